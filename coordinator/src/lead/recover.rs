@@ -182,8 +182,8 @@ impl Recover {
         self.stored.as_ref()
     }
 
-    /// Starts what brings it from the prefix, if anything may; only current is fetched. Otherwise it
-    /// is put aside.
+    /// Starts what brings it from the prefix, if anything may; only current is fetched. Otherwise
+    /// it is put aside.
     fn bring_from_prefix(&mut self, cluster: &mut Cluster, candidate: Candidate) -> bool {
         let may = cluster.settings.fetch && self.chosen.is_empty() && !self.prefix_hangs;
         let step = if may {

@@ -38,8 +38,8 @@ pub(crate) struct Counts {
     pub(crate) published: u64,
     pub(crate) overtook: u64,
     pub(crate) marked: u64,
-    /// Datasets that became whole in the prefix from what nodes had saved; and how often nodes saved
-    /// a part in a restart.
+    /// Datasets that became whole in the prefix from what nodes had saved; and how often nodes
+    /// saved a part in a restart.
     pub(crate) adopted: u64,
     pub(crate) joined: u64,
 }

@@ -342,8 +342,8 @@ impl World {
             if shown {
                 pointer.lost = None;
             }
-            // It went with its nodes, or is with one that is away; or a branch may have come back that
-            // had overruled it.
+            // It went with its nodes, or is with one that is away; or a branch may have come back
+            // that had overruled it.
             let away =
                 self.from_prefix || former.is_some() || !is_there(&self.nodes, request, pointer, current);
             let overruled = away && !shown && (tree.contains_key(&pointer.name) || pointer.says.is_some());
