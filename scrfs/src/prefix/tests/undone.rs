@@ -1,4 +1,5 @@
-//! A swap that cannot be finished costs nothing of what nodes have saved, whose caches are gone.
+//! A swap that cannot be finished, or begun, costs nothing of what nodes have saved, whose caches
+//! are gone.
 
 use std::fs;
 
@@ -51,4 +52,25 @@ fn a_late_node_costs_nothing_of_it() {
     fs::remove_dir(root.path().join("ck")).unwrap();
     assert_eq!(by_anyone(&own, &saved), Outcome::Published(Vec::new()));
     is_there(&own);
+}
+
+/// A restart that finds nothing else waits for the PFS then.
+#[test]
+fn what_only_the_pfs_keeps_from_being_published_is_told_apart() {
+    let root = tempfile::tempdir().unwrap();
+    let prefix = prefix(root.path(), 5);
+    let (half, whole) = (dataset(2, "half"), dataset(3, "ck"));
+    half.save_all_but(&prefix, &[2, 0]);
+    whole.save_all_but(&prefix, &[]);
+    let unpublished = || match super::carry_out(&prefix, &super::PfsTask::Survey).unwrap() {
+        super::PfsOutcome::Surveyed(contents) => (contents.partial, contents.hindered),
+        other => panic!("{other:?}"),
+    };
+    // Nobody can write the index.
+    let lock = prefix.state("index.lock");
+    fs::create_dir(&lock).unwrap();
+    assert_eq!(unpublished(), (vec![half.age()], vec![whole.age()]));
+    fs::remove_dir(lock).unwrap();
+    assert_eq!(unpublished(), (Vec::new(), Vec::new()));
+    whole.is_published(&prefix);
 }
