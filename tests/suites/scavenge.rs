@@ -197,6 +197,28 @@ fn what_some_have_saved_and_others_have_in_their_caches_is_put_together() {
     assert!(ctl(&cluster, &job, "").ok(), "nothing is left to be published");
 }
 
+/// The caches of the nodes that have saved them are gone, so that only the set can give them back.
+#[test]
+fn bytes_that_go_bad_after_they_were_saved_are_rebuilt() {
+    let cluster = Cluster::up(4);
+    let job = job(&cluster, "rotten").set("SCR_FLUSH", "0");
+    let sealed = killed_after(&job, &["ck"]);
+    the_last_misses(&job.end([0, 1], &SAVE), "member 2 (node2), member 3 (node3) missing");
+    let saved = job.host_prefix().join(".scr/scavenge.1.1/dataset/sub/small.0");
+    let mut bytes = std::fs::read(&saved).unwrap();
+    bytes[2500] ^= 1;
+    std::fs::write(&saved, bytes).unwrap();
+    job.mount([0, 1]);
+    let _run = job.idle(&NODES);
+    assert_eq!(sums(&job, 1, "ck"), sealed);
+    let told = job.events(2);
+    for what in
+        ["sub/small.0, saved by node0: it has 5000 bytes with CRC", "published; rebuilt: member 0 (node0)"]
+    {
+        assert!(told.contains(what), "{what}: {told}");
+    }
+}
+
 #[test]
 fn what_cannot_be_saved_keeps_its_mount_and_is_saved_later() {
     let cluster = Cluster::up(4);

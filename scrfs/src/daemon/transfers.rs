@@ -368,8 +368,8 @@ pub(super) fn verify_file(
     monitor: &Monitor,
 ) -> Result<(), TransferError> {
     let fd = beneath::open_file(directory.as_fd(), path).map_err(TransferError::io(path, "open"))?;
-    let seen =
-        copy::checksum(&mut fd.into(), recorded.size, monitor).map_err(TransferError::io(path, "read"))?;
+    let seen = copy::checksum(&mut std::fs::File::from(fd), recorded.size, monitor)
+        .map_err(TransferError::io(path, "read"))?;
     let compared = compare(path, seen, recorded);
     if compared.is_err()
         && let Ok((parent, name)) = beneath::parent_of(directory.as_fd(), path, false)

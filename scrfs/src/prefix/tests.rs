@@ -1,5 +1,6 @@
 //! Flush, crash at each step, recovery, reading back.
 
+mod audit;
 mod damage;
 mod epochs;
 mod losses;

@@ -53,7 +53,7 @@ pub fn copy(
 }
 
 /// Reads `from` to its end.
-pub fn checksum(from: &mut File, limit: u64, monitor: &Monitor) -> io::Result<Seen> {
+pub fn checksum(from: &mut impl Read, limit: u64, monitor: &Monitor) -> io::Result<Seen> {
     copy(from, limit, "verify.block", monitor, None)
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::control::loose::Age;
 use crate::control::{Named, Reason, Scavenged};
 use crate::prefix::Prefix;
-use crate::prefix::scavenge::{Begun, Collection, MemberRecord, digest};
+use crate::prefix::scavenge::{Begun, Collection, MemberRecord, adopt_all, digest};
 
 /// A prefix whose job saves its newest dataset at its end.
 fn prefix(bench: &Bench) -> tempfile::TempDir {
@@ -205,6 +205,9 @@ fn the_lead_of_a_restart_has_this_nodes_part_saved() {
     assert!(!there.join(REDUNDANCY).exists() && !place.path().join("ck").exists());
     assert!(bench.events().contains("a redundancy file is not saved"), "{}", bench.events());
     save_other(place.path(), &catalog);
+    assert_eq!(save(1), Ok(()));
+    assert!(!place.path().join("ck").exists(), "the lead publishes");
+    adopt_all(&Prefix::new(place.path().as_os_str().as_bytes(), Epoch(2), "n0"), &|_| {}).unwrap();
     assert_eq!(save(1), Ok(()));
     assert_eq!(std::fs::read(place.path().join("ck/f")).unwrap(), b"good");
     until("the mark", || bench.inventory().datasets[0].flushed);

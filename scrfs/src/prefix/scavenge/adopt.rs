@@ -13,27 +13,38 @@ use crate::ids::{Epoch, Member};
 use crate::plain;
 use crate::redundancy::right;
 
-use super::super::directory::{
-    PfsError, Prefix, Result, is_name, read_bounded, remove_file, remove_tree, replace_by,
-};
+use super::super::directory::{PfsError, Prefix, Result, is_name, read_bounded, remove_file, remove_tree};
 use super::super::lock::Lock;
 use super::super::{StoredDataset, flush, index, loose};
-use super::{Collection, DATASET, MemberRecord, PUBLISHER, Standing, ages, rebuild, standing};
+use super::{Collection, DATASET, MemberRecord, PUBLISHER, Standing, ages, audit, rebuild, standing};
 
 /// Who looks.
 #[derive(Clone, Copy)]
 pub enum By<'a> {
     /// A node that has saved its part: publishes what is whole, if no other node is about to.
     Node,
-    /// Coordinators that start, or a person: whoever was about to publish, and rebuilding what is
-    /// lost.
-    Anyone(&'a dyn Fn(Progress<'_>)),
+    /// Coordinators that start: whoever was about to publish, rebuilding what is lost or has gone
+    /// bad, as far as there is time to look.
+    Start(Tell<'a>),
+    /// A person: the same, however long it takes.
+    Person(Tell<'a>),
 }
 
-impl By<'_> {
+/// Is told how it goes on.
+pub type Tell<'a> = &'a dyn Fn(Progress<'_>);
+
+impl<'a> By<'a> {
+    /// Who hears of it; a node's thread tells nobody.
+    pub(super) fn listener(self) -> Option<Tell<'a>> {
+        match self {
+            Self::Node => None,
+            Self::Start(tell) | Self::Person(tell) => Some(tell),
+        }
+    }
+
     /// Another name is done, of which there may be very many.
     fn goes(self) {
-        if let Self::Anyone(tell) = self {
+        if let Some(tell) = self.listener() {
             tell(Progress::Goes);
         }
     }
@@ -121,15 +132,15 @@ fn shown(members: &[(Member, String)]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// All that nodes have saved, newest first.
+/// All that nodes have saved, newest first, for coordinators that start.
 ///
 /// # Errors
 /// Newer coordinators are at work, or somebody else changes the index. Other failures are told, and
 /// concern one dataset.
-pub fn adopt_all(prefix: &Prefix, tell: &dyn Fn(Progress<'_>)) -> Result<Vec<Adoption>> {
+pub fn adopt_all(prefix: &Prefix, tell: Tell<'_>) -> Result<Vec<Adoption>> {
     let mut adoptions = Vec::new();
     for age in ages(prefix)? {
-        match adopt(prefix, age, By::Anyone(tell)) {
+        match adopt(prefix, age, By::Start(tell)) {
             Ok(adoption) => adoptions.push(adoption),
             Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
             Err(error) => {
@@ -199,19 +210,32 @@ impl Collection {
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
         }
         let mut records = self.members(&catalog, &|| by.goes())?;
-        if matches!(by, By::Anyone(_)) {
+        if by.listener().is_some() {
             self.count_empty(&catalog, &mut records);
         }
-        let missing = missing(&catalog, &records);
-        if let Some(newer) = replaced_by(&stored, self.age, name).or(newer.filter(|_| !missing.is_empty())) {
-            return self.give_up(newer);
-        }
-        if let Some(reason) = in_the_way(&catalog, &records, by) {
-            return Ok(Outcome::Waits { missing, reason });
+        let replaced = replaced_by(&stored, self.age, name);
+        let judge = |records: &[Option<MemberRecord>]| {
+            let missing = missing(&catalog, records);
+            match replaced.or(newer.filter(|_| !missing.is_empty())) {
+                Some(newer) => self.give_up(newer).map(Some),
+                None => {
+                    Ok(in_the_way(&catalog, records, by).map(|reason| Outcome::Waits { missing, reason }))
+                }
+            }
+        };
+        if let Some(outcome) = judge(&records)? {
+            return Ok(outcome);
         }
         if let Some(other) = self.claim(prefix, by)? {
-            return Ok(Outcome::Waits { missing, reason: format!("{other} is about to publish it") });
+            let reason = format!("{other} is about to publish it");
+            return Ok(Outcome::Waits { missing: missing(&catalog, &records), reason });
         }
+        audit::audit(self, &catalog, &mut records, by)?;
+        // It stays claimed, so that no node publishes what is known to be bad.
+        if let Some(outcome) = judge(&records)? {
+            return Ok(outcome);
+        }
+        let missing = missing(&catalog, &records);
         let published =
             self.complete(prefix, &catalog, &records, by).and_then(|()| self.publish(prefix, &catalog, by));
         if let (Err(_), By::Node) = (&published, by) {
@@ -253,7 +277,10 @@ impl Collection {
         let path = self.directory.join(PUBLISHER);
         let content = format!("{}\n{}\n", prefix.host, std::process::id());
         let By::Node = by else {
-            replace_by(&path, content.as_bytes(), &prefix.token())?;
+            // What is in the way there is in every node's way, too.
+            if let Err(error) = super::put(prefix, &path, content.as_bytes()) {
+                tracing::warn!(%error, "it is published all the same");
+            }
             return Ok(None);
         };
         match plain::make_file(&path) {
@@ -281,7 +308,7 @@ impl Collection {
         records: &[Option<MemberRecord>],
         by: By<'_>,
     ) -> Result<()> {
-        let By::Anyone(tell) = by else { return Ok(()) };
+        let Some(tell) = by.listener() else { return Ok(()) };
         for (member, host) in missing(catalog, records) {
             let (name, lost) = (String::from_utf8_lossy(&catalog.name), shown(&[(member, host)]));
             let from = "is rebuilt from what the other nodes of its set have saved";
@@ -305,6 +332,7 @@ impl Collection {
     /// newer.
     fn publish(&self, prefix: &Prefix, catalog: &Catalog, by: By<'_>) -> Result<Option<Epoch>> {
         let dataset = self.directory.join(DATASET);
+        audit::clear(&dataset, catalog)?;
         flush::make_names(&dataset, catalog, &|| by.goes())?;
         flush::finish_copy(prefix, &dataset, catalog, &|| by.goes())?;
         prefix.step("scavenge.whole")?;
@@ -390,7 +418,7 @@ fn in_the_way(catalog: &Catalog, records: &[Option<MemberRecord>], by: By<'_>) -
             _ => catalog.layout.survives(set, &without),
         };
         if !is_enough {
-            return Some("redundancy data of their set is not there".to_owned());
+            return Some("redundancy data of their set is not there, or bad".to_owned());
         }
     }
     None

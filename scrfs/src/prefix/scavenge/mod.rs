@@ -1,6 +1,7 @@
 //! What nodes save of a dataset when their job has ended without its coordinators:
 //! `<prefix>/.scr/scavenge.<epoch>.<id>/`. In reading order: this file (what is in it, and a node's
-//! part), `adopt` (it becomes a dataset of the prefix), `rebuild` (members whose nodes are lost).
+//! part), `adopt` (it becomes a dataset of the prefix), `audit` (what has gone bad by then),
+//! `rebuild` (members whose nodes are lost, or whose bytes are bad).
 //!
 //! | name | what |
 //! |---|---|
@@ -21,6 +22,7 @@
 //! `scavenge.whole`, `scavenge.swap`, `scavenge.published`, and those of a flush.
 
 mod adopt;
+pub(super) mod audit;
 mod rebuild;
 
 use std::fs;
@@ -41,7 +43,7 @@ use crate::store::beneath;
 use super::directory::{PfsError, Prefix, Result, SYNC, read_bounded, replace_by};
 use super::{StoredDataset, index, loose, strangers};
 
-pub use self::adopt::{Adoption, By, Outcome, Progress, adopt, adopt_all};
+pub use self::adopt::{Adoption, By, Outcome, Progress, Tell, adopt, adopt_all};
 
 /// Begins the directory's name.
 pub(super) const WORD: &str = "scavenge.";
@@ -292,13 +294,17 @@ impl Collection {
                 tracing::warn!(%error, "a member's record does not count");
                 Ok(None)
             }
+            Err(PfsError::Io { path, step, source }) if is_not_there(&source, &path) => {
+                tracing::warn!(error = %source, "{}: {step}: no record of a member", path.display());
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
 
     /// For each member its record, if its files are there with their sizes. Of its redundancy files
     /// only that of the catalog's encoding is in it. `goes` is told for each file.
-    fn members(&self, catalog: &Catalog, goes: &dyn Fn()) -> Result<Vec<Option<MemberRecord>>> {
+    pub(super) fn members(&self, catalog: &Catalog, goes: &dyn Fn()) -> Result<Vec<Option<MemberRecord>>> {
         let numbers = (0..).zip(&catalog.layout.members).map(|(number, _)| Member(number));
         let dataset = self.directory.join(DATASET);
         let top = match open(&dataset) {
@@ -320,7 +326,7 @@ impl Collection {
                 match size_of(&top, &entry.path) {
                     Ok(size) if size == copy.size => {}
                     Ok(_) => return Ok(None),
-                    Err(e) if is_not_there(&e) => return Ok(None),
+                    Err(e) if is_not_there(&e, &path()) => return Ok(None),
                     Err(e) => return Err(PfsError::io(&path(), "open")(e)),
                 }
             }
@@ -366,10 +372,17 @@ fn gone(set: &[Member], records: &[Option<MemberRecord>]) -> Vec<usize> {
     (0..set.len()).filter(|at| redundancy(&set[*at]).is_none()).collect()
 }
 
-/// Not there as a file.
-fn is_not_there(error: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound};
-    matches!(error.kind(), NotFound | NotADirectory | IsADirectory | InvalidInput)
+/// What has this name, if anything, is no file that a node has saved.
+fn is_not_there(error: &io::Error, path: &Path) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    match error.kind() {
+        NotFound | NotADirectory | IsADirectory | InvalidInput | InvalidData => true,
+        // Of the user's own the PFS may be to blame.
+        PermissionDenied if error.raw_os_error().is_some() => {
+            plain::look(path).is_ok_and(|there| plain::is_theirs(&there))
+        }
+        _ => error.raw_os_error() == Some(libc::ELOOP) || strangers::is_of_strangers(error),
+    }
 }
 
 fn size_of(top: &OwnedFd, path: &RelPath) -> io::Result<u64> {
@@ -436,7 +449,15 @@ impl MemberRecord {
     }
 }
 
-/// Several nodes may write the same file at a time.
+/// Several nodes may write the same file at a time. A directory in its place is nobody's who saves.
 fn put(prefix: &Prefix, path: &Path, bytes: &[u8]) -> Result<()> {
-    replace_by(path, bytes, &prefix.token())
+    match replace_by(path, bytes, &prefix.token()) {
+        Err(PfsError::Io { source, .. }) if source.kind() == io::ErrorKind::IsADirectory => {
+            let removed = fs::remove_dir(path);
+            // Whose it is, if nobody saves under this name.
+            removed.or_else(|e| strangers::check(path).and(Err(e))).map_err(PfsError::io(path, "replace"))?;
+            replace_by(path, bytes, &prefix.token())
+        }
+        put => put,
+    }
 }

@@ -1,11 +1,13 @@
-//! The files of a member whose node is lost, from what the other members of its set have saved: the
-//! algebra of [`crate::redundancy`], carried out by one process over files, a block at a time.
+//! The files of a member whose node is lost, or whose bytes are bad, from what the other members of
+//! its set have saved: the algebra of [`crate::redundancy`], carried out by one process over files,
+//! a block at a time.
 //!
 //! The lost member's pieces come in the order of its logical file, so that each file is written
 //! from its start to its end, and its CRC is taken on the way. It gets its name only if that is the
 //! one in the catalog. Its redundancy file is not made: what is published needs none.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -166,7 +168,7 @@ impl Place<'_> {
         below.map_err(|e| self.wrong(e.to_string()))
     }
 
-    fn io(&self, path: &RelPath, step: &'static str) -> impl FnOnce(std::io::Error) -> PfsError + use<> {
+    fn io(&self, path: &RelPath, step: &'static str) -> impl FnOnce(io::Error) -> PfsError + use<> {
         let path = self.collection.directory.join(path.as_path());
         move |source| PfsError::Io { path, step, source }
     }
@@ -345,7 +347,15 @@ impl<'a> Target<'a> {
         file.sync_all().map_err(self.place.io(&entry.path, "fsync"))?;
         let (from, to) = (self.temporary()?, self.place.in_dataset(&entry.path)?);
         let top = self.place.top.as_fd();
-        beneath::put_in_place(top, &from, top, &to).map_err(self.place.io(&to, "rename"))?;
+        match beneath::put_in_place(top, &from, top, &to) {
+            // A directory in a file's place is nobody's who saves.
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                beneath::remove_tree(top, &to).map_err(self.place.io(&to, "replace"))?;
+                beneath::put_in_place(top, &from, top, &to)
+            }
+            put => put,
+        }
+        .map_err(self.place.io(&to, "rename"))?;
         let (parent, _) = beneath::parent_of(top, &to, false).map_err(self.place.io(&to, "open"))?;
         rustix::fs::fsync(&parent).map_err(|e| self.place.io(&to, "fsync")(e.into()))
     }

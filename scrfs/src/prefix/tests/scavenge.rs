@@ -24,7 +24,7 @@ use crate::redundancy::{left, reference};
 pub(super) struct Saved {
     pub(super) catalog: Catalog,
     /// Each member's files and their bytes, in the order of its logical file.
-    files: Vec<Vec<(RelPath, Vec<u8>)>>,
+    pub(super) files: Vec<Vec<(RelPath, Vec<u8>)>>,
     /// Each member's redundancy file.
     pub(super) redundancy: Vec<(String, Vec<u8>)>,
 }
@@ -224,10 +224,10 @@ pub(super) fn by_node(prefix: &Prefix, saved: &Saved) -> Outcome {
 }
 
 pub(super) fn by_anyone(prefix: &Prefix, saved: &Saved) -> Outcome {
-    adopt(prefix, saved.age(), By::Anyone(&|_| {})).unwrap().outcome
+    adopt(prefix, saved.age(), By::Person(&|_| {})).unwrap().outcome
 }
 
-fn node(root: &Path, epoch: u64, host: &str) -> Prefix {
+pub(super) fn node(root: &Path, epoch: u64, host: &str) -> Prefix {
     let mut prefix = prefix(root, epoch);
     host.clone_into(&mut prefix.host);
     prefix
@@ -309,7 +309,7 @@ fn what_cannot_be_rebuilt_is_named_and_the_older_dataset_stays() {
     flush(&prefix, &catalog(1, b"older"));
     let saved = dataset(2, "ck");
     saved.save_all_but(&prefix, &[0, 4]);
-    let adoption = adopt(&prefix, saved.age(), By::Anyone(&|_| {})).unwrap();
+    let adoption = adopt(&prefix, saved.age(), By::Person(&|_| {})).unwrap();
     assert_eq!(
         adoption.to_string(),
         "ck (dataset 2): not published: member 0 (node0), member 4 (node4) missing: \
@@ -320,63 +320,6 @@ fn what_cannot_be_rebuilt_is_named_and_the_older_dataset_stays() {
     assert!(saved.place(&prefix).is_dir(), "it stays, for the node that comes back");
     saved.save(&prefix, 4).unwrap();
     saved.is_published(&prefix);
-}
-
-#[test]
-fn damage_of_what_is_needed_for_a_rebuild_is_found() {
-    type Harm = fn(&Path, &Saved);
-    let harms: [(&str, Harm, &str); 6] = [
-        (
-            "a survivor's bytes",
-            |place, _| flip(&place.join(DATASET).join("sub/four"), 50_000),
-            "rebuilt with CRC",
-        ),
-        (
-            "the parity",
-            |place, saved| {
-                let chunk = (3 << 20) + 5000_usize;
-                let (name, data) = &saved.redundancy[2];
-                flip(&place.join(name), data.len() - chunk.div_ceil(2) + 1000);
-            },
-            "rebuilt with CRC",
-        ),
-        (
-            "another set's redundancy file",
-            |place, saved| fs::write(place.join(&saved.redundancy[4].0), &saved.redundancy[3].1).unwrap(),
-            "its header is of another set",
-        ),
-        (
-            "no redundancy file",
-            |place, saved| fs::remove_file(place.join(&saved.redundancy[4].0)).unwrap(),
-            ".xor: open",
-        ),
-        (
-            "a file that is too short",
-            |place, _| fs::write(place.join(DATASET).join("sub/four"), "short").unwrap(),
-            "can give back 1 of its members",
-        ),
-        ("a member's record", |place, _| flip(&place.join("member.4"), 40), "can give back 1 of its members"),
-    ];
-    for (what, harm, expected) in harms {
-        let root = tempfile::tempdir().unwrap();
-        let prefix = prefix(root.path(), 5);
-        let saved = dataset(2, "ck");
-        saved.save_all_but(&prefix, &[0]);
-        harm(&saved.place(&prefix), &saved);
-        let told = match adopt(&prefix, saved.age(), By::Anyone(&|_| {})) {
-            Ok(adoption) => adoption.to_string(),
-            Err(error) => error.to_string(),
-        };
-        assert!(told.contains(expected), "{what}: {told}");
-        assert_eq!(survey(&prefix), [], "{what}");
-        assert!(!prefix.dataset(b"ck").exists(), "{what}");
-    }
-}
-
-fn flip(at: &Path, byte: usize) {
-    let mut bytes = fs::read(at).unwrap();
-    bytes[byte] ^= 1;
-    fs::write(at, bytes).unwrap();
 }
 
 /// Whoever dies at any step, nodes or the publisher: nothing is seen, or a whole dataset, and the
@@ -399,7 +342,7 @@ fn a_crash_at_any_step_leaves_nothing_or_the_whole_dataset() {
                 for member in (0..5).filter(|member| Some(*member) != lost) {
                     saved.save(&nodes, member)?;
                 }
-                adopt(&nodes, saved.age(), if lost.is_none() { By::Node } else { By::Anyone(&|_| {}) })
+                adopt(&nodes, saved.age(), if lost.is_none() { By::Node } else { By::Person(&|_| {}) })
             };
             let done = work();
             finished |= done.is_ok();

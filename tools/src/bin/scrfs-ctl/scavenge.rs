@@ -81,7 +81,7 @@ fn publish(root: &Path) -> Outcome<Vec<Adoption>> {
                 output::talk(text);
             }
         };
-        adoptions.push(adopt(&prefix, age, By::Anyone(&tell)).map_err(told)?);
+        adoptions.push(adopt(&prefix, age, By::Person(&tell)).map_err(told)?);
     }
     Ok(adoptions)
 }
