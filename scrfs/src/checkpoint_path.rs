@@ -45,6 +45,17 @@ pub fn relative(path: &Path, mount_point: &Path) -> Result<RelPath, Refused> {
     RelPath::new(trimmed).map_err(|e| refused(&e.to_string()))
 }
 
+/// The path that a parameter names, or what it should be. Whether an absolute one is below the
+/// mount point is known when that is.
+pub(crate) fn named(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_relative() {
+        relative(&path, Path::new("/"))
+            .map_err(|refused| format!("expected a path below the mount's root: {}", refused.reason))?;
+    }
+    Ok(path)
+}
+
 /// A checkpoint path, for people.
 pub fn shown(path: &RelPath) -> String {
     if path.is_root() { "the mount's root".to_owned() } else { path.to_string() }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::control::AdviceRules;
 use crate::hash::Text;
 use crate::plain::{self, STATE, mounted};
-use crate::prefix::strangers;
+use crate::prefix::{stamp, strangers};
 use crate::record::{Halt, Record, RecordError};
 
 /// More than any halt file has.
@@ -26,6 +26,9 @@ const BYTES_MAX: u64 = 1 << 16;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The reason that SCR leaves when a program has ended well.
 const FINALIZED: &[u8] = b"SCR_FINALIZE_CALLED";
+
+/// The end of the year 9999.
+const SHOWN_MAX: u64 = 253_402_300_799;
 
 /// How reasons begin that the allocation's end gives.
 const ALLOCATION: &str = "the allocation ends ";
@@ -67,7 +70,7 @@ fn urgent(halt: &Halt, rules: &AdviceRules, now: i64, flush: u64) -> Option<Stri
         return Some(format!("the halt file says {reason}, at once"));
     }
     if let Some(before) = halt.exit_before.filter(|before| *before <= now) {
-        return Some(format!("the halt file says before {before}"));
+        return Some(format!("the halt file says before {}", moment(before)));
     }
     let end = i64::try_from(rules.end_time).unwrap_or(i64::MAX);
     let needed = i64::try_from(rules.end_reserve.saturating_add(flush)).unwrap_or(i64::MAX);
@@ -83,16 +86,24 @@ fn at_seal(halt: &Halt, rules: &AdviceRules, now: i64) -> Option<String> {
         return Some("no checkpoints are left by the halt file".to_owned());
     }
     if let Some(after) = halt.exit_after.filter(|after| *after <= now) {
-        return Some(format!("the halt file says after {after}"));
+        return Some(format!("the halt file says after {}", moment(after)));
     }
     let set = i64::try_from(rules.halt_seconds).unwrap_or(i64::MAX);
     let early = halt.halt_seconds.unwrap_or(set).max(0);
     if let Some(before) = halt.exit_before.filter(|before| before.saturating_sub(early) <= now) {
-        return Some(format!("the halt file says before {before}"));
+        return Some(format!("the halt file says before {}", moment(before)));
     }
     let end = i64::try_from(rules.end_time).unwrap_or(i64::MAX);
     let ends = rules.end_time > 0 && early > 0 && end.saturating_sub(early) <= now;
     ends.then(|| format!("{ALLOCATION}within {early} s"))
+}
+
+/// A time of the file, for people.
+fn moment(seconds: i64) -> String {
+    match u64::try_from(seconds) {
+        Ok(seconds) if seconds <= SHOWN_MAX => format!("{} UTC", stamp(seconds)),
+        _ => seconds.to_string(),
+    }
 }
 
 /// The reason that the file gives, if it is one to stop for.

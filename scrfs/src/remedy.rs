@@ -19,7 +19,9 @@ pub fn of(error: &io::Error) -> &'static str {
         }
         ErrorKind::TimedOut => "see that the file system there answers: `stat` on the path; then try again",
         ErrorKind::NotConnected => "nobody serves that mount any more: `scrfs umount` clears it up",
-        ErrorKind::OutOfMemory => "make memory free on this node",
+        ErrorKind::OutOfMemory => {
+            "make memory free on this node, or raise the limit of this process (ulimit -v)"
+        }
         _ => match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN) => {
                 "a limit on descriptors or processes is met: raise it (ulimit -n, ulimit -u)"

@@ -102,7 +102,7 @@ pub fn jobs(whose: Whose) -> Outcome<Vec<ScheduledJob>> {
 fn says(words: &str) -> Failure {
     let words = words.trim_start_matches("squeue: ").trim_start_matches("error: ");
     Failure::new(format!("the scheduler was asked with squeue, and says: {words}"))
-        .hint("--prefix DIR and --mount DIR need no scheduler")
+        .hint("a command that takes --prefix DIR or --mount DIR needs no scheduler with it")
 }
 
 enum Problem {

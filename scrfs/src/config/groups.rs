@@ -53,6 +53,9 @@ fn line(text: &str) -> Result<(Vec<String>, BTreeMap<String, String>), String> {
         }
         groups.insert(name, group.to_owned());
     }
+    if groups.is_empty() {
+        return Err("expected a host and its groups, such as node7 SWITCH=0".to_owned());
+    }
     Ok((hosts, groups))
 }
 

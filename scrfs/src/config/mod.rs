@@ -35,6 +35,7 @@ pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 pub use relaunch::Relaunch;
 
+use crate::checkpoint_path;
 use crate::control::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings};
 use crate::dataset::{Protection, Protections, Scheme};
 use crate::pattern::NamePattern;
@@ -613,7 +614,7 @@ impl Layers {
             relaunch: self.relaunch()?,
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
             block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),
-            checkpoint_path: self.read("SCRFS_CHECKPOINT_PATH", |text, _| Ok(PathBuf::from(text)))?,
+            checkpoint_path: self.read("SCRFS_CHECKPOINT_PATH", |text, _| checkpoint_path::named(text))?,
             sealing: self.sealing()?,
             loose: self.loose()?,
             seal_timeout: self.time("SCRFS_SEAL_TIMEOUT")?,

@@ -69,6 +69,9 @@ fn rules_of_sealing_and_loose_files() {
         ("SCRFS_DATASET_PATTERN", "melt.*"),
         ("SCRFS_LOOSE_MAX", "0"),
         ("SCRFS_LOOSE_FILES", "x"),
+        ("SCRFS_CHECKPOINT_PATH", "../x"),
+        ("SCRFS_CHECKPOINT_PATH", ".scrfs"),
+        ("SCRFS_GROUPS", "wanode"),
     ] {
         let text = load(&[(name, bad)], &[]).unwrap_err().to_string();
         assert!(text.contains(name) && text.contains(bad), "{text}");

@@ -16,6 +16,14 @@ const LINKS_MAX: usize = 40;
 /// How long a daemon may take to accept a connection.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(30);
 
+fn silent(directory: &Path, error: &std::io::Error) -> String {
+    let directory = directory.display();
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return format!("the daemon of {directory} answers the job's user and root only");
+    }
+    format!("no daemon answers in {directory}: {error}")
+}
+
 /// Why the daemon could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -26,7 +34,7 @@ pub enum ClientError {
     #[error("cannot read /proc/self/mountinfo: {0}")]
     MountTable(#[source] std::io::Error),
     /// Nobody listens in the control directory.
-    #[error("no daemon answers in {directory}: {source}")]
+    #[error("{}", silent(directory, source))]
     Connect {
         /// The control directory.
         directory: PathBuf,

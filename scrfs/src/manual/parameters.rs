@@ -23,6 +23,9 @@ fn row(parameter: &Parameter) -> String {
     let mut text = format!(".TP\n.B {name}\n{}.\n", escaped(&capital(doc)));
     let values = match kind {
         Kind::Word(words) => format!("One of {}.", words.join(", ")),
+        Kind::Count(least, most) | Kind::Bytes(least, most) => {
+            format!("Value: {}, {}.", kind.describe(), range(*least, *most))
+        }
         other => format!("Value: {}.", other.describe()),
     };
     let _ = write!(text, "{}", escaped(&values));
@@ -33,6 +36,11 @@ fn row(parameter: &Parameter) -> String {
         text.push_str(" Set by the administrator only.");
     }
     text + "\n"
+}
+
+/// No limit is told that nobody can mean.
+fn range(least: u64, most: u64) -> String {
+    if most >= 1 << 40 { format!("{least} or more") } else { format!("{least} to {most}") }
 }
 
 fn capital(text: &str) -> String {

@@ -16,6 +16,7 @@ use super::lives::{Life, Lives, Next, SHORT_LIFE};
 use super::lock::{Lock, SUPERVISOR_LOCK};
 use super::places::Places;
 use super::{MountError, Options, device, failed, limits, mount_point, read_ahead, rights, stores, table};
+use crate::control::stream::SOCKET_NAME;
 use crate::keep::{Keep, Mode, memory};
 
 /// Bound on a worker's start, and on its end when it is told to.
@@ -98,6 +99,8 @@ pub fn run(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<()
     rights::give_up(rights::Process::Supervisor);
     let outcome = hold(options, control, ready);
     mount_point::remove_made(control);
+    // A worker that was killed, as by the terminal that ends the mount, has left it.
+    let _ = std::fs::remove_file(control.join(SOCKET_NAME));
     outcome
 }
 

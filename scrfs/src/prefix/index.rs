@@ -269,7 +269,7 @@ fn now() -> Words {
 
 /// `YYYY-MM-DDTHH:MM:SS` of seconds since 1970 (days to civil date in the proleptic Gregorian
 /// calendar).
-fn stamp(seconds: u64) -> String {
+pub(crate) fn stamp(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years from 1 March 0000, so that the leap day is the last of its year.
     let days = days + 719_468;

@@ -33,6 +33,7 @@ use crate::ids::{DatasetId, Epoch};
 use crate::record::Halt;
 
 pub use self::directory::{PfsError, Prefix, is_epoch, open_log};
+pub(crate) use self::index::stamp;
 pub use self::layout::{ForeignLayout, foreign_layout, make};
 pub use self::worker::{Worker, start};
 pub use crate::plain::make_file;
