@@ -190,7 +190,7 @@ fn what_some_have_saved_and_others_have_in_their_caches_is_put_together() {
     cluster.poweroff(3);
     assert_eq!(goes_on_as(&job, &[0, 1, 2, 4], "new"), sealed);
     let told = job.events(2);
-    for what in ["1 nodes save theirs too", "member 3 (node3) is rebuilt from what the other nodes"] {
+    for what in ["1 of 1 nodes save theirs too", "member 3 (node3) is rebuilt from what the other nodes"] {
         assert!(told.contains(what), "{what}: {told}");
     }
     assert!(job.host_prefix().join("new/.scr/summary.scr").exists());

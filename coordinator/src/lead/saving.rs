@@ -32,8 +32,9 @@ impl Saving {
     pub(super) fn begin(cluster: &mut Cluster, id: DatasetId, held: &Held) -> Self {
         let nodes: Vec<NodeRank> = held.nodes.keys().copied().collect();
         cluster.note(format!(
-            "dataset {id}: parts of it are in the prefix only, saved when a job ended: {} nodes save theirs too",
-            nodes.len()
+            "dataset {id}: parts of it are in the prefix only, saved when a job ended: {} of {} nodes save theirs too",
+            nodes.len(),
+            cluster.nodes().count()
         ));
         for &node in &nodes {
             cluster.send(node, Command::Save(id));

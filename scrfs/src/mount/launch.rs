@@ -18,7 +18,7 @@ use super::server::{is_here, open_process, server_of};
 use super::supervisor::{READY, first_line, readable, say};
 use super::table::{self, Mounted, TABLE};
 use super::unmount::{END_SECONDS, KILL_BOUND, clean_stale, mounted};
-use super::{MountError, Options, failed, job_of, mount_point, stores, supervisor};
+use super::{MountError, Options, failed, mount_point, options_of, stores, supervisor};
 use crate::bounded;
 use crate::checkpoint_path;
 use crate::daemon::CacheStore;
@@ -227,7 +227,7 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
     if let Some(worker) = worker
         && !readable(worker.as_fd(), Instant::now() + Duration::from_secs(END_SECONDS))
     {
-        let job = Some(job_of(&control));
+        let job = Some(options_of(&control));
         return Err(MountError::Lives { process: "worker", seconds: END_SECONDS, job });
     }
     // Asked while there is no worker, this waits for the new one.

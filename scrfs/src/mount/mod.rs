@@ -359,7 +359,7 @@ pub enum MountError {
         process: &'static str,
         /// The bound.
         seconds: u64,
-        /// The job; `None`: it was to end whatever uses it, and no more can be done.
+        /// [`options_of`] it; `None`: it was to end whatever uses it, and no more can be done.
         job: Option<String>,
     },
     /// A mount does not answer.
@@ -452,8 +452,8 @@ impl MountError {
                 format!("leave the mount point out, or name that one: {}", at.display())
             }
             Self::Busy { directory, pid } => format!(
-                "use another --job-id, or end it: kill {pid}; or where that has no effect: scrfs umount --force --job-id {}",
-                job_of(directory)
+                "use another --job-id, or end it: kill {pid}; or where that has no effect: scrfs umount --force {}",
+                options_of(directory)
             ),
             Self::Stuck { .. } => {
                 "try again when that file system answers (see `dmesg`), or use another --job-id".into()
@@ -540,7 +540,7 @@ impl MountError {
             Self::Start { hint, .. } => hint.clone(),
             Self::Lives { job: Some(job), .. } => format!(
                 "it is stopped (see `ps`), the node is very busy, or a file system does not answer; all the same it is ended by: \
-                 scrfs umount --force --job-id {job}"
+                 scrfs umount --force {job}"
             ),
             Self::Silent { mount_point, .. } => format!(
                 "its daemon is stopped (see `ps`), or the node is very busy; all the same it is ended by: scrfs umount --force {}",
@@ -554,10 +554,16 @@ impl MountError {
     }
 }
 
-/// The job of a control directory, by its name.
-fn job_of(control: &Path) -> String {
+/// The options by which `scrfs umount` finds the job of a control directory,
+/// `<base>/<user>/scr.<job>`.
+fn options_of(control: &Path) -> String {
     let name = control.file_name().unwrap_or_default().to_string_lossy();
-    name.strip_prefix(places::JOB_PREFIX).unwrap_or(&name).to_owned()
+    let job = name.strip_prefix(places::JOB_PREFIX).unwrap_or(&name);
+    let base = control.ancestors().nth(2).map(Path::display).map(|base| base.to_string());
+    match base.as_deref() {
+        None | Some("" | "/run/scrfs" | "/dev/shm") => format!("--job-id {job}"),
+        Some(base) => format!("--job-id {job} --control-base {base}"),
+    }
 }
 
 /// For a record in a control directory that cannot be read.

@@ -130,7 +130,10 @@ pub(super) fn make(path: &Path) -> Result<Vec<PathBuf>, MountError> {
             Ok(()) => {}
             // Another job's mount made it at this moment.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-            Err(error) => return Err(failed("cannot make", *directory)(error)),
+            Err(error) => {
+                remove(made);
+                return Err(failed("cannot make", *directory)(error));
+            }
         }
         let open = fs::set_permissions(directory, Permissions::from_mode(0o755));
         open.map_err(failed("cannot chmod", *directory))?;

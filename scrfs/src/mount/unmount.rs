@@ -11,7 +11,7 @@ use super::lock::{WORKER_LOCK, holder, is_stopped, supervisor_of, was_killed};
 use super::server::{held, is_here, is_left, is_mounted, open_process, server_of};
 use super::supervisor::readable;
 use super::table::{self, Mounted, TABLE};
-use super::{MountError, device, failed, job_of, mount_point};
+use super::{MountError, device, failed, mount_point, options_of};
 use crate::control::{Answer, Ask, client};
 use crate::store::private;
 
@@ -90,7 +90,7 @@ pub fn unmount(mount_point: &Path, despite: Despite) -> Result<(), MountError> {
     let is_stopped = [Some(pid), worker].into_iter().flatten().any(is_stopped);
     // Root has seen all namespaces.
     Err(if is_stopped || rustix::process::geteuid().is_root() {
-        MountError::Lives { process: "daemon", seconds: END_SECONDS, job: Some(job_of(&control)) }
+        MountError::Lives { process: "daemon", seconds: END_SECONDS, job: Some(options_of(&control)) }
     } else {
         MountError::Elsewhere { mount_point: point, pid, holder: None }
     })
@@ -125,7 +125,7 @@ pub(super) fn await_end(control: &Path, pid: u32, force: bool) -> Result<(), Mou
     if ends || is_mounted(control)? {
         return Ok(());
     }
-    Err(MountError::Lives { process: "daemon", seconds: END_SECONDS, job: Some(job_of(control)) })
+    Err(MountError::Lives { process: "daemon", seconds: END_SECONDS, job: Some(options_of(control)) })
 }
 
 /// Supervisor `pid`, whose mount is gone here, ends: it has no copy elsewhere.
@@ -162,7 +162,7 @@ pub(super) fn end_lone_worker(control: &Path, force: bool) -> Result<(), MountEr
     if ends_within(Duration::from_secs(seconds)) {
         return Ok(());
     }
-    let job = (!force).then(|| job_of(control));
+    let job = (!force).then(|| options_of(control));
     let late = MountError::Lives { process: "worker", seconds, job };
     if !force {
         return Err(late);
