@@ -134,6 +134,18 @@ fn a_lost_nodes_part_is_rebuilt_and_what_cannot_be_is_named() {
     the_last_misses(&one.end([0, 1, 3], &SAVE), "member 2 (node2) missing");
     purged(&cluster, "one", [0, 1, 3]);
     assert!(!one.host_prefix().join("new").exists());
+    // It may be whole: a program that began from nothing would make it needless.
+    let lock = one.host_prefix().join(".scr/index.lock");
+    std::fs::create_dir(&lock).unwrap();
+    let next = one.clone().with_id("next");
+    next.mount([0, 1, 3, 4]);
+    let mut early = next.start(&[0, 1, 3, 4], 1, 1, &["/bin/true"]);
+    let (code, said) = (early.wait(LIMIT), early.output());
+    for what in ["dataset 2 was saved in the prefix when a job ended", "giving up: the checkpoint cannot be"]
+    {
+        assert!(code == 1 && said.contains(what), "{code}, {what}: {said}");
+    }
+    std::fs::remove_dir(lock).unwrap();
     assert_eq!(goes_on(&one, &[0, 1, 3, 4], "new"), sealed);
     let told = one.clone().with_id("next").events(0);
     assert!(told.contains("member 2 (node2) is rebuilt from what the other nodes"), "{told}");

@@ -331,7 +331,16 @@ impl Recover {
             let age = Age { epoch: held.epoch, id: *id };
             !held.failed() && self.hindered.as_ref().is_none_or(|hindered| hindered.contains(&age))
         };
-        let (id, held) = self.aside.iter().find(may_come).filter(|_| cluster.settings.fetch)?;
+        if !cluster.settings.fetch {
+            return None;
+        }
+        let Some((id, held)) = self.aside.iter().find(may_come) else {
+            // No cache has any of it: the next flush would make it needless, whole as it may be.
+            let floor = Epoch(cluster.settings.restart.not_before);
+            let saved = self.hindered.iter().flatten().rev().find(|age| age.epoch >= floor)?;
+            let what = format!("dataset {} was saved in the prefix when a job ended", saved.id);
+            return Some((Lack::Prefix, format!("{what}, and the PFS keeps it from being published")));
+        };
         let name = String::from_utf8_lossy(&held.name);
         let reason = format!("{name} (dataset {id}) is in the caches in part only, and the prefix is away");
         Some((Lack::Prefix, reason))

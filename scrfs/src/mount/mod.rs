@@ -359,7 +359,8 @@ pub enum MountError {
         process: &'static str,
         /// The bound.
         seconds: u64,
-        /// The options that name its job; `None`: it was to end whatever uses it, and no more can be done.
+        /// The options that name its job; `None`: it was to end whatever uses it, and no more can
+        /// be done.
         job: Option<String>,
     },
     /// A mount does not answer.

@@ -5,7 +5,9 @@
 //! coordinators and by `scrfs-ctl scavenge`: they rebuild members as well. What is not whole is
 //! never published; it stays, and is named.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::time::Instant;
 
 use crate::control::loose::Age;
 use crate::dataset::{Catalog, Scheme};
@@ -24,8 +26,8 @@ pub enum By<'a> {
     /// A node that has saved its part: publishes what is whole, if no other node is about to.
     Node,
     /// Coordinators that start: whoever was about to publish, rebuilding what is lost or has gone
-    /// bad, as far as there is time to look.
-    Start(Tell<'a>),
+    /// bad. What was found bad before is not read again, and after this time nothing is.
+    Start(Tell<'a>, Option<Instant>),
     /// A person: the same, however long it takes.
     Person(Tell<'a>),
 }
@@ -38,12 +40,12 @@ impl<'a> By<'a> {
     pub(super) fn listener(self) -> Option<Tell<'a>> {
         match self {
             Self::Node => None,
-            Self::Start(tell) | Self::Person(tell) => Some(tell),
+            Self::Start(tell, _) | Self::Person(tell) => Some(tell),
         }
     }
 
     /// Another name is done, of which there may be very many.
-    fn goes(self) {
+    pub(super) fn goes(self) {
         if let Some(tell) = self.listener() {
             tell(Progress::Goes);
         }
@@ -139,8 +141,9 @@ fn shown(members: &[(Member, String)]) -> String {
 /// concern one dataset.
 pub fn adopt_all(prefix: &Prefix, tell: Tell<'_>) -> Result<Vec<Adoption>> {
     let mut adoptions = Vec::new();
+    let until = Instant::now().checked_add(audit::START_READS_FOR);
     for age in ages(prefix)? {
-        match adopt(prefix, age, By::Start(tell)) {
+        match adopt(prefix, age, By::Start(tell, until)) {
             Ok(adoption) => adoptions.push(adoption),
             Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
             Err(error) => {
@@ -189,14 +192,11 @@ impl Collection {
         prefix.is_ours()?;
         flush::settle(prefix, self.age.id)?;
         let stored = index::survey(prefix)?;
-        let newer = match standing(&stored, self.age) {
-            Standing::Stored => {
-                self.finish(prefix);
-                return Ok(Outcome::Stored);
-            }
-            Standing::Older(newer) => Some(newer.epoch),
-            Standing::Newest => None,
-        };
+        if let Standing::Stored = standing(&stored, self.age) {
+            self.finish(prefix);
+            return Ok(Outcome::Stored);
+        }
+        let newer = newer_than(&stored, self.age);
         let Some(catalog) = self.catalog()? else {
             if let Some(newer) = newer {
                 return self.give_up(newer);
@@ -210,30 +210,33 @@ impl Collection {
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
         }
         let mut records = self.members(&catalog, &|| by.goes())?;
+        let bad = self.bad()?;
+        match by {
+            By::Person(_) => {}
+            By::Node | By::Start(..) => leave_out(&bad, &mut records),
+        }
         if by.listener().is_some() {
             self.count_empty(&catalog, &mut records);
         }
-        let replaced = replaced_by(&stored, self.age, name);
-        let judge = |records: &[Option<MemberRecord>]| {
-            let missing = missing(&catalog, records);
-            match replaced.or(newer.filter(|_| !missing.is_empty())) {
-                Some(newer) => self.give_up(newer).map(Some),
-                None => {
-                    Ok(in_the_way(&catalog, records, by).map(|reason| Outcome::Waits { missing, reason }))
-                }
-            }
-        };
-        if let Some(outcome) = judge(&records)? {
-            return Ok(outcome);
+        let newer = replaced_by(&stored, self.age, name)
+            .or(newer.filter(|_| !missing(&catalog, &records).is_empty()));
+        if let Some(newer) = newer {
+            return self.give_up(newer);
+        }
+        if let Some(reason) = in_the_way(&catalog, &records, by) {
+            return Ok(waits(&catalog, &records, &bad, reason));
         }
         if let Some(other) = self.claim(prefix, by)? {
-            let reason = format!("{other} is about to publish it");
-            return Ok(Outcome::Waits { missing: missing(&catalog, &records), reason });
+            return Ok(waits(&catalog, &records, &bad, format!("{other} is about to publish it")));
         }
-        audit::audit(self, &catalog, &mut records, by)?;
-        // It stays claimed, so that no node publishes what is known to be bad.
-        if let Some(outcome) = judge(&records)? {
-            return Ok(outcome);
+        let audited = audit::audit(self, prefix, &catalog, &mut records, by)?;
+        if let Some(reason) = in_the_way(&catalog, &records, by) {
+            remove_file(&self.directory.join(PUBLISHER))?;
+            return match (audited.unreadable, newer_than(&stored, self.age)) {
+                (Some(error), _) => Err(error),
+                (None, Some(newer)) => self.give_up(newer),
+                (None, None) => Ok(waits(&catalog, &records, &audited.bad, reason)),
+            };
         }
         let missing = missing(&catalog, &records);
         let published =
@@ -332,7 +335,7 @@ impl Collection {
     /// newer.
     fn publish(&self, prefix: &Prefix, catalog: &Catalog, by: By<'_>) -> Result<Option<Epoch>> {
         let dataset = self.directory.join(DATASET);
-        audit::clear(&dataset, catalog)?;
+        audit::clear(&dataset, catalog, by)?;
         flush::make_names(&dataset, catalog, &|| by.goes())?;
         flush::finish_copy(prefix, &dataset, catalog, &|| by.goes())?;
         prefix.step("scavenge.whole")?;
@@ -381,6 +384,38 @@ fn missing(catalog: &Catalog, records: &[Option<MemberRecord>]) -> Vec<(Member, 
         .filter(|(_, (_, record))| record.is_none())
         .map(|(number, (place, _))| (Member(number), place.host.clone()))
         .collect()
+}
+
+/// The epoch of the newest dataset of the prefix, if that is newer.
+fn newer_than(stored: &[StoredDataset], age: Age) -> Option<Epoch> {
+    match standing(stored, age) {
+        Standing::Older(newer) => Some(newer.epoch),
+        Standing::Stored | Standing::Newest => None,
+    }
+}
+
+/// They count as missing.
+pub(super) fn leave_out(bad: &BTreeSet<Member>, records: &mut [Option<MemberRecord>]) {
+    for member in bad {
+        if let Some(record) = records.get_mut(member.0 as usize) {
+            *record = None;
+        }
+    }
+}
+
+/// It stays as it is for this reason; of some members bytes are there, and bad.
+fn waits(
+    catalog: &Catalog,
+    records: &[Option<MemberRecord>],
+    bad: &BTreeSet<Member>,
+    mut reason: String,
+) -> Outcome {
+    let missing = missing(catalog, records);
+    let damaged: Vec<_> = missing.iter().filter(|(member, _)| bad.contains(member)).cloned().collect();
+    if !damaged.is_empty() {
+        reason = format!("{reason}; what was saved of {} is bad", shown(&damaged));
+    }
+    Outcome::Waits { missing, reason }
 }
 
 /// The epoch of a newer dataset of this name in the prefix, which this one would take the place of.

@@ -1,14 +1,14 @@
 //! Before somebody publishes what nodes have saved at another time, it is read once: its bytes may
 //! have gone bad since, and once it is published its redundancy data is gone.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, FileType};
 
 use crate::dataset::{Catalog, EntryKind};
 use crate::ids::Member;
@@ -18,45 +18,54 @@ use crate::store::beneath;
 use crate::transfer::Monitor;
 use crate::transfer::copy::{Seen, checksum};
 
-use super::super::directory::{PfsError, Result};
-use super::adopt::{By, Progress, Tell};
+use super::super::directory::{PfsError, Prefix, Result, remove_file};
+use super::adopt::{By, Progress, Tell, leave_out};
 use super::{Collection, DATASET, MemberRecord, is_not_there, open};
 
-/// One process reads; the fetch that follows a start compares all bytes on all nodes at once. So a
-/// start goes without the rest, however much was saved.
-const START_READS_FOR: Duration = Duration::from_mins(1);
+/// One process reads; a fetch compares all bytes, on all nodes at once. So a start that has read
+/// for so long goes on without the rest.
+pub(super) const START_READS_FOR: Duration = Duration::from_mins(1);
 
-/// Compares the bytes that are there with the catalog: a member of which a file is bad is none that
-/// is there, and where members are missing so is bad redundancy data.
+/// What was found.
+#[derive(Debug, Default)]
+pub(in crate::prefix) struct Audited {
+    /// Members of which a file has other bytes than were sealed; they are marked.
+    pub(super) bad: BTreeSet<Member>,
+    /// A file could not be read: it may be damaged, or the PFS.
+    pub(super) unreadable: Option<PfsError>,
+}
+
+/// Compares the bytes that are there with the catalog. Who has a file that is bad counts as missing
+/// in `records`; where members are missing, redundancy data that is bad counts as missing too.
 pub(super) fn audit(
     collection: &Collection,
+    prefix: &Prefix,
     catalog: &Catalog,
     records: &mut [Option<MemberRecord>],
     by: By<'_>,
-) -> Result<()> {
+) -> Result<Audited> {
     let until = match by {
-        By::Start(_) => Instant::now().checked_add(START_READS_FOR),
+        By::Start(_, until) => until,
         By::Node | By::Person(_) => None,
     };
-    match by.listener() {
-        None => Ok(()),
-        Some(tell) => read(&Audit { collection, catalog, tell, until }, records),
-    }
+    let Some(tell) = by.listener() else { return Ok(Audited::default()) };
+    read(&Audit { collection, prefix, catalog, tell, until }, records)
 }
 
 /// Says what is bad, and whether time was short.
-pub(in crate::prefix) fn read(audit: &Audit<'_>, records: &mut [Option<MemberRecord>]) -> Result<()> {
-    if !audit.files(records)? || !audit.redundancy(records)? {
-        audit.say(&format!(
-            "more was saved than can be read in {} s: the rest is compared when it is fetched",
-            START_READS_FOR.as_secs()
-        ));
+pub(in crate::prefix) fn read(audit: &Audit<'_>, records: &mut [Option<MemberRecord>]) -> Result<Audited> {
+    let mut found = Audited::default();
+    if !audit.files(records, &mut found)? || !audit.redundancy(records, &mut found)? {
+        let text =
+            "more was saved than a start reads: a fetch compares the rest, and scrfs-ctl scavenge reads all";
+        audit.say(text);
     }
-    Ok(())
+    Ok(found)
 }
 
 pub(in crate::prefix) struct Audit<'a> {
     pub(in crate::prefix) collection: &'a Collection,
+    pub(in crate::prefix) prefix: &'a Prefix,
     pub(in crate::prefix) catalog: &'a Catalog,
     pub(in crate::prefix) tell: Tell<'a>,
     /// The rest is not read then.
@@ -70,47 +79,66 @@ impl Audit<'_> {
     }
 
     /// False when time was short.
-    fn files(&self, records: &mut [Option<MemberRecord>]) -> Result<bool> {
+    fn files(&self, records: &mut [Option<MemberRecord>], found: &mut Audited) -> Result<bool> {
         let directory = self.collection.directory.join(DATASET);
         let top = open(&directory)?;
-        let mut bad = BTreeSet::new();
+        let mut gone = BTreeSet::new();
         let mut time_is_short = false;
         // Several members may have the same file.
-        let mut last: Option<(&RelPath, Seen, Option<String>)> = None;
+        let mut last: Option<(&RelPath, Seen, bool, bool)> = None;
         for entry in &self.catalog.entries {
             let EntryKind::File(copy) = &entry.kind else { continue };
             if records.get(copy.member.0 as usize).is_none_or(Option::is_none) {
                 continue;
             }
             let sealed = Seen { size: copy.size, crc: copy.crc };
-            let wrong = match &last {
-                Some((path, of, wrong)) if (*path, *of) == (&entry.path, sealed) => wrong.clone(),
+            let (is_good, is_bad) = match last {
+                Some((path, of, is_good, is_bad)) if (path, of) == (&entry.path, sealed) => (is_good, is_bad),
                 _ => match self.compare(&top, &directory, &entry.path, sealed)? {
-                    Found::Good => None,
-                    Found::Bad(why) => Some(why),
                     Found::TimeIsShort => {
                         time_is_short = true;
                         break;
                     }
+                    other => {
+                        let (is_good, is_bad) =
+                            (matches!(other, Found::Good), matches!(other, Found::Bad(_)));
+                        self.tell_of(&entry.path, copy.member, other, found);
+                        (is_good, is_bad)
+                    }
                 },
             };
-            if let Some(why) = &wrong
-                && bad.insert(copy.member)
-            {
-                self.say(&format!("{}, saved by {}: {why}", entry.path, self.host(copy.member)));
+            if is_bad && found.bad.insert(copy.member) {
+                self.collection.mark_bad(self.prefix, copy.member)?;
             }
-            last = Some((&entry.path, sealed, wrong));
+            if !is_good {
+                gone.insert(copy.member);
+            }
+            last = Some((&entry.path, sealed, is_good, is_bad));
         }
-        for member in bad {
-            if let Some(record) = records.get_mut(member.0 as usize) {
-                *record = None;
-            }
+        leave_out(&gone, records);
+        let is_there = |member: &Member| records.get(member.0 as usize).is_some_and(Option::is_some);
+        // Their bytes are good again: who reads for a person has read all of them.
+        for member in self.collection.bad()?.iter().filter(|member| is_there(member) && !time_is_short) {
+            remove_file(&self.collection.bad_path(*member))?;
         }
         Ok(!time_is_short)
     }
 
+    fn tell_of(&self, path: &RelPath, member: Member, what: Found, found: &mut Audited) {
+        let why = match what {
+            Found::Good | Found::TimeIsShort => return,
+            Found::Bad(why) => why,
+            Found::Unreadable(error) => {
+                let why = error.to_string();
+                found.unreadable.get_or_insert(error);
+                why
+            }
+        };
+        self.say(&format!("{path}, saved by {}: {why}", self.host(member)));
+    }
+
     /// That of sets with members that are missing; false when time was short.
-    fn redundancy(&self, records: &mut [Option<MemberRecord>]) -> Result<bool> {
+    fn redundancy(&self, records: &mut [Option<MemberRecord>], found: &mut Audited) -> Result<bool> {
         let directory = &self.collection.directory;
         let top = open(directory)?;
         let lacks = |set: &&Vec<Member>| {
@@ -124,8 +152,8 @@ impl Audit<'_> {
             match self.compare(&top, directory, &copy.name, recorded)? {
                 Found::TimeIsShort => return Ok(false),
                 Found::Good => {}
-                Found::Bad(why) => {
-                    self.say(&format!("{}, saved by {}: {why}", copy.name, self.host(member)));
+                other => {
+                    self.tell_of(&copy.name, member, other, found);
                     record.redundancy.clear();
                 }
             }
@@ -154,8 +182,10 @@ impl Audit<'_> {
                 Ok(Found::Bad(format!("it has {text}, and had {} with {:#x}", sealed.size, sealed.crc)))
             }
             Err(_) if self.time_is_short() => Ok(Found::TimeIsShort),
-            // This file's device; a PFS that is away says something else.
-            Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(Found::Bad(error.to_string())),
+            // The file's device, perhaps; or the whole PFS is away.
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                Ok(Found::Unreadable(PfsError::io(&at(), "read")(error)))
+            }
             Err(error) => Err(PfsError::io(&at(), "read")(error)),
         }
     }
@@ -169,6 +199,7 @@ enum Found {
     Good,
     /// And why.
     Bad(String),
+    Unreadable(PfsError),
     TimeIsShort,
 }
 
@@ -188,30 +219,60 @@ impl Read for Watched<'_> {
     }
 }
 
-/// Removes what strangers have put among the files in `dataset`, as far as that can be done: it is
-/// not published with them.
-pub(super) fn clear(dataset: &Path, catalog: &Catalog) -> Result<()> {
+/// Removes what strangers have put among the files in `dataset`, or at the names of its links and
+/// directories: it is not published with them. Their directories are removed if they are empty: of
+/// others something may be the user's own. What stays is told.
+///
+/// # Errors
+/// Something stays at a name of the dataset: whose it is.
+pub(super) fn clear(dataset: &Path, catalog: &Catalog, by: By<'_>) -> Result<()> {
     let top = open(dataset)?;
-    let known: HashSet<&RelPath> = catalog.entries.iter().map(|entry| &entry.path).collect();
+    let kind_of = |path: &RelPath| {
+        let at = catalog.entries.binary_search_by(|entry| entry.path.cmp(path)).ok()?;
+        Some(&catalog.entries[at].kind)
+    };
     let directories = catalog.entries.iter().filter(|entry| entry.kind == EntryKind::Directory);
     for directory in directories.map(|entry| &entry.path) {
+        by.goes();
         let Ok(opened) = beneath::open_directory(top.as_fd(), directory) else { continue };
         for name in beneath::names(opened.as_fd()).map_err(PfsError::io(dataset, "list"))? {
+            by.goes();
             let Ok(path) = RelPath::new(&name[..]).and_then(|name| directory.concat(&name)) else { continue };
-            if known.contains(&path) || path.as_bytes() == STATE.as_bytes() || !is_strange(&opened, &name) {
-                continue;
+            let Some((owner, kind)) = strange(&opened, &name) else { continue };
+            let is_needed = path.as_bytes() == STATE.as_bytes() || kind_of(&path).is_some();
+            match (kind_of(&path), kind) {
+                (Some(EntryKind::File(_)), _) => continue,
+                // One that can be used, as a colleague's who has saved it.
+                (Some(EntryKind::Directory), FileType::Directory)
+                    if beneath::open_directory(top.as_fd(), &path).is_ok() =>
+                {
+                    continue;
+                }
+                _ => {}
             }
+            let at = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             let shown = dataset.join(path.as_path());
-            match beneath::remove_tree(top.as_fd(), &path) {
-                Ok(()) => tracing::warn!("{}: of a stranger, not of the dataset: removed", shown.display()),
-                Err(error) => tracing::warn!(%error, "{}: of a stranger: it stays", shown.display()),
+            let whose = format!("it belongs to user {owner}, and is not of the dataset");
+            let text = match rustix::fs::unlinkat(&opened, &name[..], at) {
+                Ok(()) => format!("{}: {whose}: removed", shown.display()),
+                Err(errno) if is_needed => {
+                    let error = io::Error::new(io::Error::from(errno).kind(), format!("{errno}; {whose}"));
+                    return Err(PfsError::io(&shown, "remove")(error));
+                }
+                Err(errno) => format!("{}: {whose}: it stays: {errno}", shown.display()),
+            };
+            tracing::warn!("{text}");
+            if let Some(tell) = by.listener() {
+                tell(Progress::Said(&text));
             }
         }
     }
     Ok(())
 }
 
-fn is_strange(directory: &impl AsFd, name: &[u8]) -> bool {
-    let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-    found.is_ok_and(|found| ![0, plain::acting().0].contains(&found.st_uid))
+/// Whose it is, and what, if a stranger has put it there.
+fn strange(directory: &impl AsFd, name: &[u8]) -> Option<(u32, FileType)> {
+    let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let is_strange = ![0, plain::acting().0].contains(&found.st_uid);
+    is_strange.then(|| (found.st_uid, FileType::from_raw_mode(found.st_mode)))
 }

@@ -10,6 +10,7 @@
 //! | `catalog.<revision>` | COMPLETE and the catalog, in the daemon's form; the highest revision counts |
 //! | `pointers` | the pointer files that it is presented with |
 //! | `member.<m>` | [`MemberRecord`]: what belongs to this member is here, whole and checked |
+//! | `bad.<m>` | bytes of this member were found bad since: it counts as missing |
 //! | `publisher` | the node that is about to publish it |
 //! | `copy.*` | on its way |
 //!
@@ -25,6 +26,7 @@ mod adopt;
 pub(super) mod audit;
 mod rebuild;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +34,7 @@ use std::path::{Path, PathBuf};
 
 use crate::control::loose::{Age, LooseSet};
 use crate::daemon::catalog_file;
-use crate::dataset::{Catalog, FileCopy};
+use crate::dataset::{Catalog, EntryKind, FileCopy};
 use crate::hash::{self, FieldError, FieldProblem, Hash, NulInText, Text};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
@@ -40,7 +42,7 @@ use crate::plain;
 use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 
-use super::directory::{PfsError, Prefix, Result, SYNC, read_bounded, replace_by};
+use super::directory::{PfsError, Prefix, Result, SYNC, exists, read_bounded, remove_file, replace_by};
 use super::{StoredDataset, index, loose, strangers};
 
 pub use self::adopt::{Adoption, By, Outcome, Progress, Tell, adopt, adopt_all};
@@ -53,6 +55,8 @@ pub const DATASET: &str = "dataset";
 const CATALOG: &str = "catalog.";
 const POINTERS: &str = "pointers";
 const PUBLISHER: &str = "publisher";
+/// Begins the names of the marks that a member's bytes are bad.
+const BAD: &str = "bad.";
 
 /// Where the nodes put their parts of one dataset.
 #[derive(Debug, Clone)]
@@ -171,17 +175,18 @@ impl Collection {
         &self.directory
     }
 
-    /// Whether the member's part is there already, with the redundancy files of these names: a node
-    /// that had the member before may have saved it without.
+    /// Whether the member's part is there already, not found bad since, with the redundancy files
+    /// of these names: a node that had the member before may have saved it without.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn has(&self, member: Member, digest: u32, redundancy: &[RelPath]) -> Result<bool> {
         let has =
             |record: &MemberRecord, name: &RelPath| record.redundancy.iter().any(|copy| copy.name == *name);
-        Ok(self.record_of(member)?.is_some_and(|record| {
+        let is_there = self.record_of(member)?.is_some_and(|record| {
             record.digest == digest && redundancy.iter().all(|name| has(&record, name))
-        }))
+        });
+        Ok(is_there && !exists(&self.bad_path(member))?)
     }
 
     /// The member's part is there, and on storage.
@@ -199,8 +204,19 @@ impl Collection {
             {
                 Ok(())
             }
-            recorded => recorded,
+            Ok(()) => remove_file(&self.bad_path(record.member)),
+            failed => failed,
         }
+    }
+
+    /// A person, or the next start, need not read all of it to know.
+    fn mark_bad(&self, prefix: &Prefix, member: Member) -> Result<()> {
+        put(prefix, &self.bad_path(member), b"")
+    }
+
+    /// Members of which bytes were found bad, and that have not been saved again or rebuilt.
+    fn bad(&self) -> Result<BTreeSet<Member>> {
+        Ok(self.numbered(BAD)?.into_iter().map(Member).collect())
     }
 
     /// COMPLETE is recorded by the node that says so, with this catalog.
@@ -235,6 +251,10 @@ impl Collection {
         self.directory.join(format!("member.{member}"))
     }
 
+    fn bad_path(&self, member: Member) -> PathBuf {
+        self.directory.join(format!("{BAD}{member}"))
+    }
+
     fn catalog_path(&self, revision: u32) -> PathBuf {
         self.directory.join(format!("{CATALOG}{revision}"))
     }
@@ -242,15 +262,7 @@ impl Collection {
     /// The catalog that counts, if one of this dataset is there: the highest revision that can be
     /// read.
     fn catalog(&self) -> Result<Option<Catalog>> {
-        let listed = match fs::read_dir(&self.directory) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            listed => listed.map_err(PfsError::io(&self.directory, "list"))?,
-        };
-        let mut revisions: Vec<u32> = Vec::new();
-        for entry in listed {
-            let name = entry.map_err(PfsError::io(&self.directory, "list"))?.file_name();
-            revisions.extend(name.to_str().and_then(|name| name.strip_prefix(CATALOG)?.parse::<u32>().ok()));
-        }
+        let mut revisions = self.numbered(CATALOG)?;
         revisions.sort_unstable_by_key(|revision| std::cmp::Reverse(*revision));
         let mut damaged = None;
         for revision in revisions {
@@ -264,6 +276,20 @@ impl Collection {
             }
         }
         damaged.map_or(Ok(None), Err)
+    }
+
+    /// The numbers behind this word of names in the directory; none where there is no directory.
+    fn numbered(&self, word: &str) -> Result<Vec<u32>> {
+        let listed = match fs::read_dir(&self.directory) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            listed => listed.map_err(PfsError::io(&self.directory, "list"))?,
+        };
+        let mut numbers = Vec::new();
+        for entry in listed {
+            let name = entry.map_err(PfsError::io(&self.directory, "list"))?.file_name();
+            numbers.extend(name.to_str().and_then(|name| name.strip_prefix(word)?.parse::<u32>().ok()));
+        }
+        Ok(numbers)
     }
 
     fn read_catalog(&self, path: &Path) -> Result<Option<Catalog>> {
@@ -314,25 +340,33 @@ impl Collection {
             }
             top => top?,
         };
-        let whole = |member: Member| {
-            let of = digest(catalog.files_of(member).map(|(entry, copy)| (&entry.path, copy)));
+        let mut files = vec![Vec::new(); catalog.layout.members.len()];
+        for entry in &catalog.entries {
+            if let EntryKind::File(copy) = &entry.kind
+                && let Some(of) = files.get_mut(copy.member.0 as usize)
+            {
+                of.push((&entry.path, copy));
+            }
+        }
+        let whole = |(member, files): (Member, Vec<(&RelPath, &FileCopy)>)| {
+            let of = digest(files.iter().copied());
             let Some(mut record) = self.record_of(member)?.filter(|record| record.digest == of) else {
                 return Ok(None);
             };
             record.redundancy.retain(|copy| copy.encoding() == Some(catalog.layout.encoding));
-            for (entry, copy) in catalog.files_of(member) {
+            for (path, copy) in files {
                 goes();
-                let path = || dataset.join(entry.path.as_path());
-                match size_of(&top, &entry.path) {
+                let at = || dataset.join(path.as_path());
+                match size_of(&top, path) {
                     Ok(size) if size == copy.size => {}
                     Ok(_) => return Ok(None),
-                    Err(e) if is_not_there(&e, &path()) => return Ok(None),
-                    Err(e) => return Err(PfsError::io(&path(), "open")(e)),
+                    Err(e) if is_not_there(&e, &at()) => return Ok(None),
+                    Err(e) => return Err(PfsError::io(&at(), "open")(e)),
                 }
             }
             Ok(Some(record))
         };
-        numbers.map(whole).collect()
+        numbers.zip(files).map(whole).collect()
     }
 }
 

@@ -340,7 +340,9 @@ impl<'a> Target<'a> {
         let found = crc.finalize();
         if found != copy.crc {
             let text = format!("{}: rebuilt with CRC {found:#x}, sealed with {:#x}", entry.path, copy.crc);
-            return Err(self.place.wrong(format!("{text}: something that was saved of its set is damaged")));
+            return Err(self.place.wrong(format!(
+                "{text}: something that was saved of its set is damaged; scrfs-ctl scavenge reads all of it"
+            )));
         }
         sparse::end(&file, copy.size).map_err(self.place.io(&entry.path, "write"))?;
         keep_attributes(&file, entry);

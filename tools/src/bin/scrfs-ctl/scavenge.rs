@@ -81,7 +81,12 @@ fn publish(root: &Path) -> Outcome<Vec<Adoption>> {
                 output::talk(text);
             }
         };
-        adoptions.push(adopt(&prefix, age, By::Person(&tell)).map_err(told)?);
+        adoptions.push(match adopt(&prefix, age, By::Person(&tell)) {
+            Ok(adoption) => adoption,
+            Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(told(error)),
+            // Others may be sound.
+            Err(error) => Adoption { age, name: Vec::new(), outcome: Became::Hindered(error.to_string()) },
+        });
     }
     Ok(adoptions)
 }
