@@ -21,6 +21,8 @@ const HANDED_MAX: usize = 64 << 10;
 /// Hosts that all lines together may name.
 const HOSTS_MAX: usize = 1_000_000;
 
+const EXPECTED: &str = "expected a host and its groups, such as node7 SWITCH=0";
+
 /// A kind of failure groups, as SCR_GROUP and descriptors name it: in capitals.
 pub(super) fn kind(text: &str) -> Result<String, String> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
@@ -37,7 +39,7 @@ fn line(text: &str) -> Result<(Vec<String>, BTreeMap<String, String>), String> {
     let mut words = text.split_ascii_whitespace();
     let hosts = hosts::expand(words.next().unwrap_or_default())?;
     if hosts.is_empty() {
-        return Err("expected a host and its groups, such as node7 SWITCH=0".to_owned());
+        return Err(EXPECTED.to_owned());
     }
     let mut groups = BTreeMap::new();
     for word in words {
@@ -54,7 +56,7 @@ fn line(text: &str) -> Result<(Vec<String>, BTreeMap<String, String>), String> {
         groups.insert(name, group.to_owned());
     }
     if groups.is_empty() {
-        return Err("expected a host and its groups, such as node7 SWITCH=0".to_owned());
+        return Err(EXPECTED.to_owned());
     }
     Ok((hosts, groups))
 }

@@ -210,11 +210,6 @@ impl Collection {
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
         }
         let mut records = self.members(&catalog, &|| by.goes())?;
-        let bad = self.bad()?;
-        match by {
-            By::Person(_) => {}
-            By::Node | By::Start(..) => leave_out(&bad, &mut records),
-        }
         if by.listener().is_some() {
             self.count_empty(&catalog, &mut records);
         }
@@ -223,19 +218,24 @@ impl Collection {
         if let Some(newer) = newer {
             return self.give_up(newer);
         }
+        let bad = self.bad()?;
+        match by {
+            By::Person(_) => {}
+            By::Node | By::Start(..) => leave_out(&bad, &mut records),
+        }
         if let Some(reason) = in_the_way(&catalog, &records, by) {
             return Ok(waits(&catalog, &records, &bad, reason));
         }
         if let Some(other) = self.claim(prefix, by)? {
             return Ok(waits(&catalog, &records, &bad, format!("{other} is about to publish it")));
         }
-        let audited = audit::audit(self, prefix, &catalog, &mut records, by)?;
+        let unreadable = audit::audit(self, prefix, &catalog, &mut records, by)?;
         if let Some(reason) = in_the_way(&catalog, &records, by) {
             remove_file(&self.directory.join(PUBLISHER))?;
-            return match (audited.unreadable, newer_than(&stored, self.age)) {
+            return match (unreadable, newer_than(&stored, self.age)) {
                 (Some(error), _) => Err(error),
                 (None, Some(newer)) => self.give_up(newer),
-                (None, None) => Ok(waits(&catalog, &records, &audited.bad, reason)),
+                (None, None) => Ok(waits(&catalog, &records, &self.bad()?, reason)),
             };
         }
         let missing = missing(&catalog, &records);
@@ -282,7 +282,7 @@ impl Collection {
         let By::Node = by else {
             // What is in the way there is in every node's way, too.
             if let Err(error) = super::put(prefix, &path, content.as_bytes()) {
-                tracing::warn!(%error, "it is published all the same");
+                tracing::warn!(%error, "who publishes is not recorded");
             }
             return Ok(None);
         };

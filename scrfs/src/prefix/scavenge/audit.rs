@@ -26,41 +26,35 @@ use super::{Collection, DATASET, MemberRecord, is_not_there, open};
 /// for so long goes on without the rest.
 pub(super) const START_READS_FOR: Duration = Duration::from_mins(1);
 
-/// What was found.
-#[derive(Debug, Default)]
-pub(in crate::prefix) struct Audited {
-    /// Members of which a file has other bytes than were sealed; they are marked.
-    pub(super) bad: BTreeSet<Member>,
-    /// A file could not be read: it may be damaged, or the PFS.
-    pub(super) unreadable: Option<PfsError>,
-}
+/// Why a file could not be read: it may be damaged, or the PFS.
+type Unreadable = Option<PfsError>;
 
-/// Compares the bytes that are there with the catalog. Who has a file that is bad counts as missing
-/// in `records`; where members are missing, redundancy data that is bad counts as missing too.
+/// Compares the bytes that are there with the catalog. A member of which a file is bad is marked
+/// ([`Collection::bad`]), and counts as missing in `records`; where members are missing, redundancy data that is bad counts as missing too.
 pub(super) fn audit(
     collection: &Collection,
     prefix: &Prefix,
     catalog: &Catalog,
     records: &mut [Option<MemberRecord>],
     by: By<'_>,
-) -> Result<Audited> {
+) -> Result<Unreadable> {
     let until = match by {
         By::Start(_, until) => until,
         By::Node | By::Person(_) => None,
     };
-    let Some(tell) = by.listener() else { return Ok(Audited::default()) };
+    let Some(tell) = by.listener() else { return Ok(None) };
     read(&Audit { collection, prefix, catalog, tell, until }, records)
 }
 
 /// Says what is bad, and whether time was short.
-pub(in crate::prefix) fn read(audit: &Audit<'_>, records: &mut [Option<MemberRecord>]) -> Result<Audited> {
-    let mut found = Audited::default();
-    if !audit.files(records, &mut found)? || !audit.redundancy(records, &mut found)? {
+pub(in crate::prefix) fn read(audit: &Audit<'_>, records: &mut [Option<MemberRecord>]) -> Result<Unreadable> {
+    let mut unreadable = None;
+    if !audit.files(records, &mut unreadable)? || !audit.redundancy(records, &mut unreadable)? {
         let text =
             "more was saved than a start reads: a fetch compares the rest, and scrfs-ctl scavenge reads all";
         audit.say(text);
     }
-    Ok(found)
+    Ok(unreadable)
 }
 
 pub(in crate::prefix) struct Audit<'a> {
@@ -79,10 +73,10 @@ impl Audit<'_> {
     }
 
     /// False when time was short.
-    fn files(&self, records: &mut [Option<MemberRecord>], found: &mut Audited) -> Result<bool> {
+    fn files(&self, records: &mut [Option<MemberRecord>], unreadable: &mut Unreadable) -> Result<bool> {
         let directory = self.collection.directory.join(DATASET);
         let top = open(&directory)?;
-        let mut gone = BTreeSet::new();
+        let (mut gone, mut bad) = (BTreeSet::new(), BTreeSet::new());
         let mut time_is_short = false;
         // Several members may have the same file.
         let mut last: Option<(&RelPath, Seen, bool, bool)> = None;
@@ -102,16 +96,16 @@ impl Audit<'_> {
                     other => {
                         let (is_good, is_bad) =
                             (matches!(other, Found::Good), matches!(other, Found::Bad(_)));
-                        self.tell_of(&entry.path, copy.member, other, found);
+                        self.tell_of(&entry.path, copy.member, other, unreadable);
                         (is_good, is_bad)
                     }
                 },
             };
-            if is_bad && found.bad.insert(copy.member) {
-                self.collection.mark_bad(self.prefix, copy.member)?;
-            }
             if !is_good {
                 gone.insert(copy.member);
+            }
+            if is_bad && bad.insert(copy.member) {
+                self.collection.mark_bad(self.prefix, copy.member)?;
             }
             last = Some((&entry.path, sealed, is_good, is_bad));
         }
@@ -124,13 +118,13 @@ impl Audit<'_> {
         Ok(!time_is_short)
     }
 
-    fn tell_of(&self, path: &RelPath, member: Member, what: Found, found: &mut Audited) {
+    fn tell_of(&self, path: &RelPath, member: Member, what: Found, unreadable: &mut Unreadable) {
         let why = match what {
             Found::Good | Found::TimeIsShort => return,
             Found::Bad(why) => why,
             Found::Unreadable(error) => {
                 let why = error.to_string();
-                found.unreadable.get_or_insert(error);
+                unreadable.get_or_insert(error);
                 why
             }
         };
@@ -138,7 +132,7 @@ impl Audit<'_> {
     }
 
     /// That of sets with members that are missing; false when time was short.
-    fn redundancy(&self, records: &mut [Option<MemberRecord>], found: &mut Audited) -> Result<bool> {
+    fn redundancy(&self, records: &mut [Option<MemberRecord>], unreadable: &mut Unreadable) -> Result<bool> {
         let directory = &self.collection.directory;
         let top = open(directory)?;
         let lacks = |set: &&Vec<Member>| {
@@ -153,7 +147,7 @@ impl Audit<'_> {
                 Found::TimeIsShort => return Ok(false),
                 Found::Good => {}
                 other => {
-                    self.tell_of(&copy.name, member, other, found);
+                    self.tell_of(&copy.name, member, other, unreadable);
                     record.redundancy.clear();
                 }
             }

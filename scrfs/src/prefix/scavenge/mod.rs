@@ -216,7 +216,10 @@ impl Collection {
 
     /// Members of which bytes were found bad, and that have not been saved again or rebuilt.
     fn bad(&self) -> Result<BTreeSet<Member>> {
-        Ok(self.numbered(BAD)?.into_iter().map(Member).collect())
+        let numbers = self.numbered(BAD)?.into_iter().map(Member);
+        // A stranger's mark is none.
+        let is_ours = |member: &Member| strangers::look(&self.bad_path(*member)).is_ok();
+        Ok(numbers.filter(is_ours).collect())
     }
 
     /// COMPLETE is recorded by the node that says so, with this catalog.

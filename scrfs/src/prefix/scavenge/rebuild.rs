@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags};
 
 use crate::dataset::{Catalog, Entry, FileCopy};
 use crate::hash::file::HEADER_BYTES;
@@ -350,9 +350,12 @@ impl<'a> Target<'a> {
         let (from, to) = (self.temporary()?, self.place.in_dataset(&entry.path)?);
         let top = self.place.top.as_fd();
         match beneath::put_in_place(top, &from, top, &to) {
-            // A directory in a file's place is nobody's who saves.
+            // A directory in a file's place is nobody's who saves; what is in one may be.
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-                beneath::remove_tree(top, &to).map_err(self.place.io(&to, "replace"))?;
+                let (parent, name) =
+                    beneath::parent_of(top, &to, false).map_err(self.place.io(&to, "open"))?;
+                rustix::fs::unlinkat(&parent, name.as_path(), AtFlags::REMOVEDIR)
+                    .map_err(|e| self.place.io(&to, "replace")(e.into()))?;
                 beneath::put_in_place(top, &from, top, &to)
             }
             put => put,
