@@ -30,7 +30,8 @@ pub(super) const START_READS_FOR: Duration = Duration::from_mins(1);
 type Unreadable = Option<PfsError>;
 
 /// Compares the bytes that are there with the catalog. A member of which a file is bad is marked
-/// ([`Collection::bad`]), and counts as missing in `records`; where members are missing, redundancy data that is bad counts as missing too.
+/// ([`Collection::bad`]), and counts as missing in `records`; where members are missing, redundancy
+/// data that is bad counts as missing too.
 pub(super) fn audit(
     collection: &Collection,
     prefix: &Prefix,
