@@ -104,13 +104,14 @@ impl<'a> Victim<'a> {
 }
 
 /// What is said of a lack of rights: by the kernel, by system programs, by scrfs.
-const REFUSALS: [&str; 11] = [
+const REFUSALS: [&str; 12] = [
     "Permission denied",
     "Operation not permitted",
     "Address already in use",
     "must be superuser",
     "not found in /etc/mtab",
     "may only ask",
+    "answers the job's user and root only",
     "may not unmount or reload it",
     "only root mounts for others",
     "nothing is here",
