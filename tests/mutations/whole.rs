@@ -18,7 +18,7 @@ use scrfs::hash::{decode_record, encode};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs::record::{RecordKind, detect};
-use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus, StoreStatus, survives};
+use scrfs::status::{CoordinatorStatus, DatasetStatus, Elsewhere, NodeStatus, StoreStatus, survives};
 use scrfs::store::Store;
 use scrfs::store::log::Log;
 use scrfs_coordinator::job::{About, Fresh, Job, JobId, JobOutput, SetMember};
@@ -345,6 +345,7 @@ fn status() -> NodeStatus {
         epoch: 9,
         datasets: vec![dataset],
         unsaved: Vec::new(),
+        on_pfs: Some(Elsewhere { id: 3, name: "ck.3".into() }),
         more_open: 0,
         waiting: 0,
         priority: scrfs::status::PriorityStatus::default(),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use scrfs::config::{self, Config, Sources};
 use scrfs::control::client::{self, ClientError};
+use scrfs::control::question::{self, QuestionError};
 use scrfs::control::{Answer, Ask, Flushable};
 use scrfs::status::NodeStatus;
 
@@ -114,8 +115,7 @@ impl Node {
         let begun = Instant::now();
         let question = Ask::CheckpointPath(path.to_vec());
         loop {
-            // Between two workers nobody answers; right after the end of a coordinator the daemon
-            // may not know of it.
+            // Right after the end of a coordinator the daemon may not know of it.
             let failure = match self.ask(&question) {
                 Ok(Answer::Done) => return Ok(()),
                 Ok(Answer::Reloading) => Failure::new(format!(
@@ -134,8 +134,11 @@ impl Node {
         }
     }
 
-    fn ask(&self, question: &Ask) -> Outcome<Answer> {
-        client::ask(&self.control, question, self.timeout).map_err(|e| explain(&self.mount, &e))
+    fn ask(&self, asked: &Ask) -> Outcome<Answer> {
+        question::ask(&self.control, asked, self.timeout).map_err(|error| match error {
+            QuestionError::Client(error) => explain(&self.mount, &error),
+            QuestionError::Living(living) => Failure::new(&living).hint(living.hint()),
+        })
     }
 
     fn unexpected(&self, answer: &Answer) -> Failure {

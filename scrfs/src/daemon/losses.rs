@@ -1,8 +1,8 @@
-//! Datasets that were due for the PFS and left the caches before they were on it, for the status.
-//! Not on storage.
+//! Datasets that have left the caches, for the status: those that were due for the PFS and are not
+//! on it, and the newest that is. Not on storage.
 
 use crate::ids::DatasetId;
-use crate::status::Unsaved;
+use crate::status::{Elsewhere, Unsaved};
 
 use super::state::{Dataset, Table};
 
@@ -14,14 +14,20 @@ pub(super) struct Losses {
     lost: Vec<Unsaved>,
     /// The newest dataset that this worker has seen on the PFS.
     newest_saved: Option<DatasetId>,
+    /// The newest that has left the caches and is on the PFS.
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Losses {
     /// Dataset `id` of `table` is about to leave the caches. A loss is one whose flush failed,
     /// unless a newer one is on the PFS: a restart would want that.
     pub(super) fn leaves(&mut self, id: DatasetId, table: &Table) {
-        let Some(dataset) = table.datasets.get(&id).filter(|dataset| !dataset.flushed) else { return };
-        let Some(failure) = &dataset.flush_failed else { return };
+        let Some(dataset) = table.datasets.get(&id) else { return };
+        if dataset.flushed && !dataset.life.is_hidden() {
+            let left = Elsewhere { id: id.0, name: dataset.shown_name() };
+            self.elsewhere = self.elsewhere.take().filter(|known| known.id > left.id).or(Some(left));
+        }
+        let Some(failure) = dataset.flush_failed.as_ref().filter(|_| !dataset.flushed) else { return };
         let saved = table.datasets.values().filter(|other| other.flushed).map(|other| other.id).max();
         if saved.max(self.newest_saved) > Some(id) {
             return;
@@ -41,6 +47,11 @@ impl Losses {
     /// Another prefix is the job's now: what was on the PFS is not there.
     pub(super) fn elsewhere(&mut self) {
         self.newest_saved = None;
+        self.elsewhere = None;
+    }
+
+    pub(super) fn on_pfs(&self) -> Option<Elsewhere> {
+        self.elsewhere.clone()
     }
 
     pub(super) fn list(&self) -> Vec<Unsaved> {

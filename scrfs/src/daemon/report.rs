@@ -69,6 +69,7 @@ impl Node {
             priority: self.priority_status(&state),
             datasets,
             unsaved: state.losses.list(),
+            on_pfs: state.losses.on_pfs().filter(|_| state.settings.as_ref().is_some_and(|s| s.fetch)),
             more_open,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         }

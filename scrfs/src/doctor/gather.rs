@@ -19,7 +19,7 @@ use crate::allocation::{self, PMIX_QUESTIONS};
 use crate::beside::beside;
 use crate::bounded;
 use crate::config::{self, Config, NO_JOB, SYSTEM_FILE, Sources};
-use crate::mount::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder};
+use crate::control::directory::{SUPERVISOR_LOCK, WORKER_LOCK, holder};
 use crate::mount::{device, table};
 use crate::prefix::strangers;
 use crate::priority::threads;

@@ -15,12 +15,13 @@ use std::time::Duration;
 
 use self::purge::purge;
 use self::save::{has_nothing_to_save, is_saved, save};
-use super::lock::{WORKER_LOCK, holder, is_stopped, supervisor_of, was_killed};
-use super::places::{JOB_PREFIX, Places, directory_of};
+use super::places::{Places, directory_of};
 use super::table::{self, Mounted, TABLE};
 use super::unmount::Despite;
 use super::{MountError, failed, mount_point, server, stores, unmount};
 use crate::bounded;
+use crate::control::directory::JOB_PREFIX;
+use crate::control::directory::{WORKER_LOCK, holder, is_stopped, supervisor_of, was_killed};
 use crate::store::private;
 
 pub use super::sweep::{Alive, Manner, sweep};

@@ -12,15 +12,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::lock::{SUPERVISOR_LOCK, WORKER_LOCK, holder, supervisor_of, was_killed};
 use super::places::Places;
 use super::server::{is_here, open_process, server_of};
 use super::supervisor::{READY, first_line, readable, say};
 use super::table::{self, Mounted, TABLE};
 use super::unmount::{END_SECONDS, KILL_BOUND, clean_stale, mounted};
-use super::{MountError, Options, failed, mount_point, options_of, stores, supervisor};
+use super::{MountError, Options, failed, mount_point, stores, supervisor};
 use crate::bounded;
 use crate::checkpoint_path;
+use crate::control::directory::{
+    SUPERVISOR_LOCK, WORKER_LOCK, holder, options_of, supervisor_of, was_killed,
+};
+use crate::control::question::is_not_stopped;
 use crate::daemon::CacheStore;
 use crate::store::private;
 
@@ -37,6 +40,7 @@ pub fn mount<F: FnOnce()>(mut options: Options, foreground: Option<F>) -> Result
     let places = match prepared {
         Ok(Prepared::Fresh(places)) => places,
         Ok(Prepared::Mounted(places)) => {
+            is_not_stopped(&places.control)?;
             answers(&options.mount_point)?;
             tracing::info!(mount_point = %options.mount_point.display(), "this job is mounted there already");
             warn_of_path(&options, &places);
@@ -221,6 +225,7 @@ pub fn reload(mount_point: &Path) -> Result<(), MountError> {
         hint: format!("unmount it and mount it again: scrfs umount --force {}", point.display()),
     };
     let supervisor = server_of(&mount, &control).and_then(open_process).ok_or_else(nobody)?;
+    is_not_stopped(&control)?;
     let worker = holder(&control, WORKER_LOCK).and_then(open_process);
     rustix::process::pidfd_send_signal(&supervisor, Signal::HUP)
         .map_err(|e| failed("cannot reload", &point)(e.into()))?;

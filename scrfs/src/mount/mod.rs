@@ -44,6 +44,8 @@ use std::time::Duration;
 
 pub use crate::mounted as table;
 
+use crate::control::directory::options_of;
+use crate::control::question::Living;
 use crate::daemon::NodeError;
 use crate::dataset::Protections;
 use crate::path::RelPath;
@@ -363,6 +365,9 @@ pub enum MountError {
         /// be done.
         job: Option<String>,
     },
+    /// Its daemon lives, and does not answer.
+    #[error(transparent)]
+    Living(#[from] Living),
     /// A mount does not answer.
     #[error("no answer from {mount_point} in {seconds} s")]
     Silent {
@@ -401,7 +406,8 @@ const HINT: char = '\u{1f}';
 impl MountError {
     /// It may pass by itself: a shortage, or a node that is slow.
     pub fn is_shortage(&self) -> bool {
-        let is_late = matches!(self, Self::Timeout { .. } | Self::Lives { .. } | Self::Silent { .. });
+        let is_late =
+            matches!(self, Self::Timeout { .. } | Self::Lives { .. } | Self::Silent { .. } | Self::Living(_));
         is_late || matches!(self, Self::Short { .. }) || is_shortage(self)
     }
 
@@ -543,6 +549,7 @@ impl MountError {
                 "it is stopped (see `ps`), the node is very busy, or a file system does not answer; all the same it is ended by: \
                  scrfs umount --force {job}"
             ),
+            Self::Living(living) => living.hint(),
             Self::Silent { mount_point, .. } => format!(
                 "its daemon is stopped (see `ps`), or the node is very busy; all the same it is ended by: scrfs umount --force {}",
                 mount_point.display()
@@ -552,18 +559,6 @@ impl MountError {
                     .into()
             }
         }
-    }
-}
-
-/// The options by which `scrfs umount` finds the job of a control directory,
-/// `<base>/<user>/scr.<job>`.
-fn options_of(control: &Path) -> String {
-    let name = control.file_name().unwrap_or_default().to_string_lossy();
-    let job = name.strip_prefix(places::JOB_PREFIX).unwrap_or(&name);
-    let base = control.ancestors().nth(2).map(Path::display).map(|base| base.to_string());
-    match base.as_deref() {
-        None | Some("" | "/run/scrfs" | "/dev/shm") => format!("--job-id {job}"),
-        Some(base) => format!("--job-id {job} --control-base {base}"),
     }
 }
 

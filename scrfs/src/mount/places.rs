@@ -4,8 +4,8 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use super::lock::SUPERVISOR_LOCK;
 use super::{MountError, Options, failed};
+use crate::control::directory::{JOB_PREFIX, LOG, SUPERVISOR_LOCK};
 use crate::store::private::{self, Problem};
 
 /// Control and cache directory.
@@ -84,7 +84,7 @@ impl Places {
 
     /// The log of supervisor and workers.
     pub fn log(&self) -> PathBuf {
-        self.control.join("daemon.log")
+        self.control.join(LOG)
     }
 
     /// Makes the control directory: others may go through it to the socket.
@@ -151,9 +151,6 @@ fn below(base: &Path, options: &Options) -> PathBuf {
 pub(super) fn directory_of(job_id: &str) -> String {
     format!("{JOB_PREFIX}{job_id}")
 }
-
-/// Begins the name of a job's directories; its id follows.
-pub(super) const JOB_PREFIX: &str = "scr.";
 
 /// Without symbolic links and `..`, as far as it exists.
 fn resolved(path: &Path) -> PathBuf {

@@ -7,9 +7,9 @@ use std::path::Path;
 use rustix::process::{Pid, PidfdFlags};
 
 use super::device::Held;
-use super::lock::{WORKER_LOCK, holder, supervisor_of, was_killed};
 use super::table::{self, Mounted, TABLE};
 use super::{MountError, failed};
+use crate::control::directory::{WORKER_LOCK, holder, supervisor_of, was_killed};
 
 /// The supervisor of a mount with this control directory, if it serves that mount.
 pub(super) fn server_of(mount: &Mounted, control: &Path) -> Option<u32> {

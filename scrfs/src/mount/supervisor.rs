@@ -13,9 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::lives::{Life, Lives, Next, SHORT_LIFE};
-use super::lock::{Lock, SUPERVISOR_LOCK};
+use super::lock::Lock;
 use super::places::Places;
 use super::{MountError, Options, device, failed, limits, mount_point, read_ahead, rights, stores, table};
+use crate::control::directory::SUPERVISOR_LOCK;
 use crate::control::stream::SOCKET_NAME;
 use crate::keep::{Keep, Mode, memory};
 

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::device::Held;
-use super::lock::{WORKER_LOCK, holder, is_stopped, supervisor_of, was_killed};
 use super::server::{held, is_here, is_left, is_mounted, open_process, server_of};
 use super::supervisor::readable;
 use super::table::{self, Mounted, TABLE};
-use super::{MountError, device, failed, mount_point, options_of};
-use crate::control::{Answer, Ask, client};
+use super::{MountError, device, failed, mount_point};
+use crate::control::directory::{
+    SUPERVISOR_LOCK, WORKER_LOCK, holder, is_stopped, options_of, supervisor_of, was_killed,
+};
+use crate::control::question::{self, QuestionError, is_late};
+use crate::control::{Answer, Ask};
 use crate::store::private;
 
 /// A supervisor that was told to end and has not by then is killed: it gives its worker ten
@@ -24,6 +27,10 @@ pub(super) const KILL_BOUND: Duration = Duration::from_secs(5);
 const ANSWER_BOUND: Duration = Duration::from_secs(5);
 /// For the end of one that is about to end.
 const COORDINATOR_END: Duration = Duration::from_secs(2);
+/// A coordinator finds the worker that follows another sooner.
+const COORDINATOR_RETURN: Duration = Duration::from_secs(5);
+/// Between a supervisor's start and its first worker's. One that comes later follows another.
+const FIRST_WORKER: Duration = Duration::from_secs(2);
 /// An unmount after which the supervisor lives longer than this has left a copy elsewhere.
 const COPY_SECONDS: u64 = 3;
 /// Two commands that unmount keep each other from it no longer than this.
@@ -203,17 +210,24 @@ fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(),
 }
 
 /// No coordinator is attached to the daemon of this control directory, or the one that is ends now.
-/// A daemon that is stopped may have one, and would keep its mount when it goes on.
+/// A daemon that is stopped, very busy, or between two workers may have one.
 fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
-    let status = match client::ask(control, &Ask::Status, ANSWER_BOUND) {
-        Ok(Answer::Status(status)) => status,
-        Err(_) if holder(control, WORKER_LOCK).is_some_and(is_stopped) => {
-            let (mount_point, seconds) = (mount_point.to_owned(), ANSWER_BOUND.as_secs());
-            return Err(MountError::Silent { mount_point, seconds });
+    let coordinator = loop {
+        let status = match question::ask(control, &Ask::Status, ANSWER_BOUND) {
+            Ok(Answer::Status(status)) => status,
+            Err(QuestionError::Living(living)) => return Err(living.into()),
+            Err(QuestionError::Client(error)) if lives(control) && is_late(&error) => {
+                let (mount_point, seconds) = (mount_point.to_owned(), ANSWER_BOUND.as_secs());
+                return Err(MountError::Silent { mount_point, seconds });
+            }
+            _ => return Ok(()),
+        };
+        match status.coordinator {
+            Some(coordinator) => break coordinator,
+            None if status.was_attached && follows_another(control) => std::thread::sleep(MEETING),
+            None => return Ok(()),
         }
-        _ => return Ok(()),
     };
-    let Some(coordinator) = status.coordinator else { return Ok(()) };
     let until = Instant::now() + COORDINATOR_END;
     // One of another namespace has the number 0 here.
     let pid = u32::try_from(coordinator.pid).unwrap_or_default();
@@ -223,6 +237,21 @@ fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
         Some(process) if readable(process.as_fd(), until) => Ok(()),
         _ => Err(MountError::Served { mount_point: mount_point.to_owned(), pid }),
     }
+}
+
+/// The worker of this control directory has taken over from another just now: that one's
+/// coordinator may not have come back yet.
+fn follows_another(control: &Path) -> bool {
+    let taken = |name| control.join(name).symlink_metadata().and_then(|meta| meta.modified()).ok();
+    let (Some(supervisor), Some(worker)) = (taken(SUPERVISOR_LOCK), taken(WORKER_LOCK)) else { return false };
+    let after = worker.duration_since(supervisor).unwrap_or_default();
+    after > FIRST_WORKER && worker.elapsed().is_ok_and(|ago| ago < COORDINATOR_RETURN)
+}
+
+/// A process of this daemon was not killed.
+fn lives(control: &Path) -> bool {
+    let holders = [SUPERVISOR_LOCK, WORKER_LOCK].map(|name| holder(control, name));
+    holders.into_iter().flatten().any(|pid| !was_killed(pid))
 }
 
 /// The mount that `path` names, and its control directory; it is this user's to change.

@@ -8,12 +8,13 @@ use caps::{CapSet, Capability};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
 
-use super::lock::{Lock, WORKER_LOCK, supervisor_of};
+use super::lock::Lock;
 use super::places::Places;
 use super::supervisor::{READY, TAKEN, say};
 use super::table::Mounted;
 use super::{MountError, Options, failed, limits, rights};
 use crate::checkpoint_path::{self, Chosen};
+use crate::control::directory::{WORKER_LOCK, supervisor_of};
 use crate::daemon::boundary::Errno;
 use crate::daemon::{Node, NodeConfig};
 use crate::fs::FileSystem;

@@ -60,6 +60,10 @@ pub struct NodeStatus {
     /// dataset is on the PFS, or the worker is another. Newest last.
     #[serde(default)]
     pub unsaved: Vec<Unsaved>,
+    /// The newest dataset that has left the caches and is on the PFS, from where a restart would
+    /// fetch it; as far as this worker knows.
+    #[serde(default)]
+    pub on_pfs: Option<Elsewhere>,
     /// Open datasets of this node beyond those listed.
     #[serde(default)]
     pub more_open: u64,
@@ -200,6 +204,15 @@ pub struct Scrubbed {
     pub found: u32,
     /// What could not be given back, and why; `None`: all is as it was sealed.
     pub left: Option<String>,
+}
+
+/// A dataset that is not in the caches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Its id.
+    pub id: u64,
+    /// Its name, printable.
+    pub name: String,
 }
 
 /// A dataset that is neither on the PFS, for which it was due, nor in the caches.

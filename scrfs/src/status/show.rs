@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::people::{bytes_for_people, hosts_for_people};
-use super::{Changed, DatasetStatus, HIDDEN, NodeStatus, SEALED, StoreStatus};
+use super::{Changed, DatasetStatus, Elsewhere, HIDDEN, NodeStatus, SEALED, StoreStatus};
 
 /// How the node is, what it holds, and what the loss of each node would cost.
 pub fn show(s: &NodeStatus) -> String {
@@ -64,6 +64,14 @@ pub fn show_ended(s: &NodeStatus) -> String {
             gone.name.escape_debug(),
             gone.id,
             gone.reason
+        );
+    }
+    if let Some(gone) = newest_on_pfs(s) {
+        let name = gone.name.escape_debug();
+        let _ = writeln!(
+            text,
+            "{name} (dataset {}) has left the caches: a restart fetches it from the PFS",
+            gone.id
         );
     }
     if s.datasets.is_empty() {
@@ -209,10 +217,19 @@ fn cost(s: &NodeStatus, host: &str) -> (String, String) {
             lost.push(d.name.escape_debug().to_string());
         }
     }
-    (
-        presented.map_or_else(|| "nothing".to_owned(), |d| d.name.escape_debug().to_string()),
-        if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") },
-    )
+    let fetched = s.on_pfs.as_ref().filter(|gone| presented.is_none_or(|d| d.id < gone.id));
+    let presented = match (fetched, presented) {
+        (Some(gone), _) => format!("{} (from the PFS)", gone.name.escape_debug()),
+        (None, Some(d)) => d.name.escape_debug().to_string(),
+        (None, None) => "nothing".to_owned(),
+    };
+    (presented, if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") })
+}
+
+/// The one that has left the caches, if nothing in them is newer.
+fn newest_on_pfs(s: &NodeStatus) -> Option<&Elsewhere> {
+    let newest = s.datasets.iter().filter(|d| d.is_complete()).map(|d| d.id).max();
+    s.on_pfs.as_ref().filter(|gone| newest < Some(gone.id))
 }
 
 /// All nodes that this one knows of.

@@ -186,19 +186,14 @@ fn a_mount_that_another_namespace_has_a_copy_of() {
 #[test]
 fn a_frozen_daemon_is_named_in_time() {
     in_namespace(&[], |m| {
-        let _frozen = ["supervisor.lock", "worker.lock"].map(|lock| Frozen::now(m.pid(lock)));
+        let frozen = ["supervisor.lock", "worker.lock"].map(|lock| Frozen::now(m.pid(lock)));
         let mut unmount = Command::new("timeout");
         unmount.args(["-k", "2", "50", SCRFS, "umount"]).arg(&m.mount_point);
         // A job may run there: it stays mounted.
         let refused = unmount.output().unwrap();
-        fails(
-            &refused,
-            1,
-            &format!(
-                "hint: its daemon is stopped (see `ps`), or the node is very busy; all the same it is ended by: scrfs umount --force {}",
-                m.mount_point.display()
-            ),
-        );
+        fails(&refused, 1, &format!("is stopped: its worker, process {}", frozen[1].0));
+        fails(&refused, 1, "hint: let it go on: kill -CONT ");
+        fails(&refused, 1, "or end it and its mount: scrfs umount --force --job-id t");
         let served = scrfs(&["umount", "--served"]).arg(&m.mount_point).output().unwrap();
         fails(&served, 1, "scrfs umount --force --job-id t");
         // Unmounted it is, and the daemon lives.
@@ -235,8 +230,9 @@ fn a_mount_that_does_not_answer_is_not_waited_for_without_end() {
         let mut reload = Command::new("timeout");
         reload.args(["-k", "2", "100", SCRFS, "reload"]).arg(&m.mount_point);
         let reload = reload.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        fails(&m.mount(&[]), 1, "no answer from");
-        fails(&reload.wait_with_output().unwrap(), 1, "scrfs umount --force");
+        for told in [m.mount(&[]), reload.wait_with_output().unwrap(), m.unmount(&[])] {
+            fails(&told, 1, &format!("is stopped: its supervisor, process {}", supervisor.0));
+        }
         kill(Pid::from_raw(supervisor.0), Signal::SIGCONT).unwrap();
         wait_until("another worker", || m.mount(&[]).status.success());
     });

@@ -14,6 +14,7 @@ mod lead;
 mod limits;
 mod links;
 mod pages;
+mod question;
 mod remembered;
 mod shortage;
 mod stores;

@@ -121,6 +121,9 @@ fn a_supervisor_that_waits_for_better_times_can_be_told_to_end() {
         let m = Mounted::new(&[]);
         let supervisor = m.pid("supervisor.lock");
         kill(Pid::from_raw(m.pid("worker.lock")), Signal::SIGKILL).unwrap();
+        // A job may run there, and wait.
+        super::fails(&m.unmount(&[]), 1, "no worker serves ");
+        super::fails(&m.mount(&[]), 1, "no answer from ");
         wait_until("some tries", || log(&m).matches("short of something").count() > 3);
         assert!(scrfs(&["umount", "--force"]).arg(&m.mount_point).status().unwrap().success());
         wait_until("the supervisor's end", || super::has_ended(supervisor));

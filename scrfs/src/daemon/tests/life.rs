@@ -118,9 +118,15 @@ fn what_leaves_the_caches_unsaved_is_remembered_until_a_newer_one_is_saved() {
     lead.send(failed(3, true));
     lead.send(Command::MarkFlushed(DatasetId(4)));
     until("a newer one on the PFS", || unsaved().is_empty());
+    assert!(bench.node.status().on_pfs.is_none(), "it is in the caches");
     evict(&mut lead, 4);
     evict(&mut lead, 3);
     assert!(unsaved().is_empty());
+    let shown = crate::status::show(&bench.node.status());
+    assert!(
+        shown.contains("ck4 (dataset 4) has left the caches: a restart fetches it from the PFS"),
+        "{shown}"
+    );
 }
 
 /// Also for a worker that is new.

@@ -6,12 +6,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK, holder, was_killed};
+use super::super::lock::Lock;
 use super::super::server::open_process;
 use super::super::supervisor::readable;
 use super::super::unmount::END_SECONDS;
 use super::super::{MountError, failed};
 use super::{Bases, Job, caches};
+use crate::control::directory::{SUPERVISOR_LOCK, WORKER_LOCK, holder, was_killed};
 use crate::path::RelPath;
 use crate::store::beneath;
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Bases, Job, cache, caches};
-use crate::control::client::{self, ClientError};
+use crate::control::client::ClientError;
+use crate::control::question::{self, QuestionError};
 use crate::control::{Answer, Ask, Named, Scavenged};
 use crate::mount::records::{self, Recorded};
 use crate::mount::{MountError, stores};
@@ -143,11 +144,15 @@ pub(super) fn save(job: &Job, control: &Path, limit: Duration) -> Result<Vec<Str
     Ok(lines.map(|(shown, how)| format!("job {}: {shown}: {how}", job.id)).collect())
 }
 
-fn ask(job: &Job, control: &Path, question: &Ask, limit: Duration) -> Result<Answer, MountError> {
-    client::ask(control, question, limit).map_err(|error| {
+fn ask(job: &Job, control: &Path, asked: &Ask, limit: Duration) -> Result<Answer, MountError> {
+    question::ask(control, asked, limit).map_err(|error| {
         let mut why = match error {
-            ClientError::Connect { source, .. } => format!("its daemon does not answer: {source}"),
-            ClientError::Stream(error) => format!("its daemon does not answer: {error}"),
+            QuestionError::Client(ClientError::Connect { source, .. }) => {
+                format!("its daemon does not answer: {source}")
+            }
+            QuestionError::Client(ClientError::Stream(error)) => {
+                format!("its daemon does not answer: {error}")
+            }
             other => other.to_string(),
         };
         let recorded: Vec<String> = unsaved(control).unwrap_or_default().iter().map(named).collect();

@@ -1,9 +1,10 @@
 use std::os::unix::fs::symlink;
 
 use super::super::Options;
-use super::super::lock::{Lock, SUPERVISOR_LOCK, WORKER_LOCK};
+use super::super::lock::Lock;
 use super::super::stores::tests::{options, table_of};
 use super::*;
+use crate::control::directory::{SUPERVISOR_LOCK, WORKER_LOCK};
 use crate::patience::until;
 use crate::store::Store;
 

@@ -37,7 +37,7 @@ fn as_json(seen: &Seen) -> serde_json::Result<Value> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use scrfs::status::{CoordinatorStatus, DatasetStatus, NodeStatus, StoreStatus, show};
+    use scrfs::status::{CoordinatorStatus, DatasetStatus, Elsewhere, NodeStatus, StoreStatus, show};
 
     pub(crate) fn dataset(id: u64, name: &str, state: &str, hosts: &[&str]) -> DatasetStatus {
         DatasetStatus {
@@ -87,6 +87,7 @@ pub(crate) mod tests {
             flush_every: 0,
             datasets,
             unsaved: Vec::new(),
+            on_pfs: None,
             more_open: 0,
             waiting: 0,
             priority: scrfs::status::PriorityStatus::default(),
@@ -128,6 +129,21 @@ node1                     ck.3                     ck.5 (not sealed), ck.4
         let text = show(&node(vec![dataset(7, "ck.7", "protected", &["node2", "node0", "node1", "node3"])]));
         assert!(text.contains("\nnode[0-3]                 ck.7                     nothing\n"), "{text}");
         assert!(!text.contains("progress") && !text.contains('*'), "{text}");
+    }
+
+    #[test]
+    fn what_has_left_the_caches_comes_from_the_pfs() {
+        let gone = |id| Some(Elsewhere { id, name: format!("ck.{id}") });
+        let shown = |datasets, id| show(&NodeStatus { on_pfs: gone(id), ..node(datasets) });
+        let text = shown(vec![dataset(0, "ck.2", "open", &[])], 1);
+        assert!(
+            text.contains("\nck.1 (dataset 1) has left the caches: a restart fetches it from the PFS\n"),
+            "{text}"
+        );
+        assert!(text.contains("ck.1 (from the PFS)      ck.2 (not sealed)\n"), "{text}");
+        let text = shown(vec![dataset(2, "ck.2", "protected", &["node0", "node1"])], 1);
+        assert!(!text.contains("ck.1"), "{text}");
+        assert!(shown(Vec::new(), 1).contains("ck.1 (dataset 1) has left the caches"));
     }
 
     #[test]

@@ -1,0 +1,42 @@
+//! A daemon is asked when one worker has died and the next does not serve yet.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use scrfs::control::question;
+use scrfs::control::{Answer, Ask};
+
+use super::lead::Steady;
+use super::{fails, in_namespace};
+
+/// However busy the machine is.
+const WAIT: Duration = Duration::from_secs(25);
+/// A worker that starts later after its supervisor follows another, as `umount` sees it.
+const FIRST_WORKER: Duration = Duration::from_secs(2);
+
+/// The half second without a worker is not the end of the daemon: a question waits for the next
+/// one, and a mount whose job goes on is not taken away.
+#[test]
+fn questions_between_two_workers_wait_for_the_next() {
+    in_namespace(&[], |m| {
+        let lead = Steady::start(&m.control());
+        let control = m.control();
+        // What comes sooner is a first worker's start.
+        std::thread::sleep(FIRST_WORKER);
+        for turn in 0..20 {
+            let worker = m.pid("worker.lock");
+            kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();
+            if turn % 2 == 0 {
+                let answer = question::ask(&control, &Ask::Status, WAIT);
+                assert!(matches!(answer, Ok(Answer::Status(_))), "{answer:?}");
+            } else {
+                let refused = m.unmount(&[]);
+                fails(&refused, 1, "is attached, so its job runs");
+            }
+            assert!(fs::metadata(&m.mount_point).is_ok(), "the mount is gone");
+        }
+        lead.end();
+    });
+}
