@@ -18,6 +18,15 @@ fn hidden(node: &Daemon) -> impl Iterator<Item = (Key, &Dataset)> {
     all.map(|(id, dataset)| ((dataset.epoch, *id), dataset))
 }
 
+/// Newer ones are listed there, and all of them have failed.
+fn all_newer_have_failed(node: &Daemon, key: Key) -> bool {
+    let mut newer = node.datasets.iter().filter(|(id, dataset)| {
+        dataset.listed && dataset.state == HeldState::Complete && (dataset.epoch, **id) > key
+    });
+    let newest = newer.next();
+    newest.is_some_and(|(_, dataset)| dataset.failed) && newer.all(|(_, dataset)| dataset.failed)
+}
+
 impl World {
     /// A program runs `rm -rf` of a whole dataset: seldom, save where the generation before is
     /// still there.
@@ -97,13 +106,15 @@ impl World {
     }
 
     /// Nothing is left to do: what caches have and do not list is what a restart did not present,
-    /// or what is whole in place of one that went bad while the former one was still flushed.
+    /// or what is whole where all newer ones went bad while it was still flushed: a restart presents
+    /// it.
     pub(super) fn check_hidden(&self) {
         for node in &self.nodes {
             let failed = |name| node.listed(name).is_some_and(|(_, newer)| newer.failed);
             let left = hidden(node).filter(|(_, former)| !failed(&former.name));
+            let left = left.map(|(key, _)| key);
             let left: BTreeSet<Key> =
-                left.map(|(key, _)| key).filter(|key| !self.hidden.contains(key)).collect();
+                left.filter(|key| !self.hidden.contains(key) && !all_newer_have_failed(node, *key)).collect();
             assert!(left.is_empty(), "{left:?} are left on {}", node.host);
             for (key, dataset) in hidden(node) {
                 let newer = node.listed(&dataset.name).filter(|(_, newer)| !newer.failed);
