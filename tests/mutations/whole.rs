@@ -132,6 +132,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         frame(&Event::DirRequest { request, op: make }),
         frame(&Event::Frozen { id, result: Ok(frozen) }),
         frame(&Command::Carry { id, dropped: vec![path("gone"), path("d")] }),
+        frame(&Event::UnsealedRemoved { names: 3 }),
         frame(&Event::Verified { id, members: vec![verified] }),
         frame(&begin),
         frame(&finish),

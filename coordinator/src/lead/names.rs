@@ -31,6 +31,7 @@ pub(super) fn name_of(event: &Event) -> &'static str {
         Event::ScrubWanted(_) => "ScrubWanted",
         Event::Scrubbed { .. } => "Scrubbed",
         Event::Verified { .. } => "Verified",
+        Event::UnsealedRemoved { .. } => "UnsealedRemoved",
         Event::Pong => "Pong",
         Event::FetchedMember { .. } => "FetchedMember",
         Event::Presented { .. } => "Presented",

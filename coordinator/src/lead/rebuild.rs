@@ -49,6 +49,8 @@ enum Step {
     Evicting(Answers<()>, Places),
     /// From what was found to where everything is then.
     Rebuilding(Jobs, Places, Restored),
+    /// These nodes have no room, for this reason; more may be made.
+    Short(Places, BTreeSet<NodeRank>, Reason),
     Encoding(Reencoding, BTreeMap<Member, NodeRank>),
     Committing(Committing),
 }
@@ -77,13 +79,15 @@ pub(super) struct Rebuild {
     lagging: BTreeSet<NodeRank>,
     /// Nodes whose cache has no room for a member: no lost one goes there.
     full: BTreeSet<NodeRank>,
+    /// Room can be made before others are tried, and before anything is done without.
+    may_make_room: bool,
     /// Nodes have data of an encoding that came to nothing.
     is_stale: bool,
     step: Step,
 }
 
 impl Rebuild {
-    pub(super) fn begin(cluster: &mut Cluster, id: DatasetId, held: Held) -> Self {
+    pub(super) fn begin(cluster: &mut Cluster, id: DatasetId, held: Held, may_make_room: bool) -> Self {
         let mut revisions: BTreeMap<u32, (Option<Arc<Catalog>>, VecDeque<NodeRank>)> = BTreeMap::new();
         for (node, holding) in held.complete() {
             revisions.entry(holding.revision).or_default().1.push_back(node);
@@ -95,7 +99,7 @@ impl Rebuild {
         }
         let step = Step::Reading(revisions);
         let (other_layout, lagging, full, is_stale) = Default::default();
-        Self { id, held, catalog: None, other_layout, lagging, full, is_stale, step }
+        Self { id, held, catalog: None, other_layout, lagging, full, may_make_room, is_stale, step }
     }
 
     /// A node's catalog; `None` when it is not awaited.
@@ -305,6 +309,15 @@ impl Rebuild {
         Recovered::Running
     }
 
+    /// After [`Recovered::NoRoom`]: what was to make room has done so, or there was nothing.
+    pub(super) fn room_made(&mut self, cluster: &mut Cluster, is_made: bool) -> Recovered {
+        let Step::Short(found, full, why) = &mut self.step else {
+            return Recovered::Failed("it is not short of room".into());
+        };
+        let (found, full, why) = (std::mem::take(found), std::mem::take(full), why.clone());
+        if is_made { self.rebuild(cluster, found) } else { self.again(cluster, found, &full, why) }
+    }
+
     /// Members could not be rebuilt where they were to be. Others are tried while there are nodes
     /// that may have room.
     fn again(
@@ -367,7 +380,11 @@ impl Rebuild {
                 Ended::Running | Ended::Failing(_) => Recovered::Running,
                 Ended::Failed(reason) => {
                     let (found, full) = (std::mem::take(found), jobs.full().clone());
-                    self.again(cluster, found, &full, reason)
+                    if full.is_empty() || !std::mem::take(&mut self.may_make_room) {
+                        return Some(self.again(cluster, found, &full, reason));
+                    }
+                    self.step = Step::Short(found, full, reason.clone());
+                    Recovered::NoRoom(reason)
                 }
                 Ended::Done(_) => {
                     let restored = std::mem::take(restored);

@@ -34,6 +34,8 @@ enum Step {
     FromCache(Candidate, Box<Rebuild>),
     FromPrefix(Candidate, Box<Refetch>),
     IntoPrefix(Candidate, Saving),
+    /// The step that has failed for want of room, and why. Then it is tried once more.
+    MakingRoom(Box<Step>, Reason, Answers<u64>),
     /// All are found; what is presented beside them is brought to all nodes.
     Found,
     Presenting {
@@ -88,6 +90,8 @@ pub(super) struct Recover {
     prefix_hangs: bool,
     /// Why the newest that is not presented for want of room alone could not be had.
     no_room: Option<String>,
+    /// What is not sealed was removed for a dataset.
+    made_room: bool,
     step: Step,
 }
 
@@ -112,6 +116,7 @@ impl Recover {
             stored: None,
             prefix_hangs: false,
             no_room: None,
+            made_room: false,
             step: Step::Done,
         };
         recover.next(cluster);
@@ -161,7 +166,8 @@ impl Recover {
             }
             let source = candidate.held.clone().filter(|_| cluster.settings.distribute && !failed);
             if let Some(held) = source {
-                let rebuild = Rebuild::begin(cluster, candidate.id, held);
+                let may_make_room = self.may_make_room(cluster);
+                let rebuild = Rebuild::begin(cluster, candidate.id, held, may_make_room);
                 self.step = Step::FromCache(candidate, Box::new(rebuild));
                 return;
             }
@@ -265,14 +271,65 @@ impl Recover {
         self.aside.push((candidate.id, held));
     }
 
+    fn may_make_room(&self, cluster: &Cluster) -> bool {
+        !self.made_room && !cluster.settings.restart.keep_unsealed
+    }
+
+    /// What is not sealed goes now, as its room is needed by the dataset that is tried. False where
+    /// that was done, or is kept.
+    fn make_room(&mut self, cluster: &mut Cluster, reason: &Reason) -> bool {
+        let (Step::FromCache(candidate, _) | Step::FromPrefix(candidate, _)) = &self.step else {
+            return false;
+        };
+        if !self.may_make_room(cluster) {
+            return false;
+        }
+        cluster
+            .note(format!("dataset {} needs more room: what is not sealed is removed for it", candidate.id));
+        cluster.send_all(Command::RemoveUnsealed);
+        self.made_room = true;
+        let failed = Box::new(std::mem::replace(&mut self.step, Step::Done));
+        self.step = Step::MakingRoom(failed, reason.clone(), Answers::of(cluster.nodes()));
+        true
+    }
+
+    fn room_made(&mut self, cluster: &mut Cluster, node: NodeRank, names: u64) -> bool {
+        let Step::MakingRoom(failed, reason, answers) = &mut self.step else { return false };
+        match answers.answered(node, names) {
+            None => return false,
+            Some(false) => return true,
+            Some(true) => {}
+        }
+        let removed = answers.iter().any(|(_, names)| *names > 0);
+        let (failed, reason) = (std::mem::replace(&mut **failed, Step::Done), reason.clone());
+        let outcome = match failed {
+            Step::FromCache(candidate, mut rebuild) => {
+                let outcome = rebuild.room_made(cluster, removed);
+                self.step = Step::FromCache(candidate, rebuild);
+                outcome
+            }
+            Step::FromPrefix(candidate, _) if removed && let Some(step) = self.fetch(cluster, &candidate) => {
+                self.step = step;
+                Recovered::Running
+            }
+            failed => {
+                self.step = failed;
+                Recovered::NoRoom(reason)
+            }
+        };
+        self.outcome(cluster, Some(outcome))
+    }
+
     /// The dataset that is tried could be had if caches had more room.
-    fn want_room(&mut self, reason: &Reason) {
+    fn want_room(&mut self, reason: &Reason, keeps: bool) {
         let (Step::FromCache(candidate, _) | Step::FromPrefix(candidate, _)) = &self.step else { return };
         let held = candidate.held.as_ref().map(|held| &held.name);
         let name = held.or(candidate.stored.as_ref().map(|stored| &stored.name));
         let name = name.map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
-        self.no_room
-            .get_or_insert_with(|| format!("{name} (dataset {}) needs more room: {reason}", candidate.id));
+        let kept = if keeps { "; what is not sealed takes some, and is kept (--keep-unsealed)" } else { "" };
+        self.no_room.get_or_insert_with(|| {
+            format!("{name} (dataset {}) needs more room: {reason}{kept}", candidate.id)
+        });
     }
 
     /// Takes what a candidate's machine said; false when it did not await that.
@@ -296,7 +353,10 @@ impl Recover {
                 self.next(cluster);
             }
             Some(Recovered::NoRoom(reason)) => {
-                self.want_room(&reason);
+                if self.make_room(cluster, &reason) {
+                    return true;
+                }
+                self.want_room(&reason, cluster.settings.restart.keep_unsealed);
                 return self.outcome(cluster, Some(Recovered::Failed(reason)));
             }
             Some(Recovered::Failed(reason)) => {
@@ -390,6 +450,7 @@ impl Recover {
     pub(super) fn event(&mut self, cluster: &mut Cluster, node: NodeRank, event: Event) -> bool {
         let outcome = match (&mut self.step, event) {
             (_, Event::Presented { result }) => return self.presented(cluster, node, result),
+            (_, Event::UnsealedRemoved { names }) => return self.room_made(cluster, node, names),
             (Step::FromCache(candidate, rebuild), event) => match event {
                 Event::Catalog { id, catalog } if id == candidate.id => {
                     rebuild.catalog(cluster, node, catalog)

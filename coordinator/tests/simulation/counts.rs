@@ -30,6 +30,8 @@ pub(crate) struct Counts {
     /// Members that a restart could not rebuild for want of room; and how often that ended it.
     pub(crate) crowded: u64,
     pub(crate) starved: u64,
+    /// How often what is not sealed was removed from a node for what a restart presents.
+    pub(crate) tidied: u64,
     /// How often a program was told that there is no room.
     pub(crate) full: u64,
     /// Datasets marked as failed.
@@ -66,6 +68,7 @@ impl Counts {
             (self.begun_anew, 100),
             (self.crowded, 50),
             (self.starved, 1000),
+            (self.tidied, 200),
             (self.adopted, 100),
             (self.joined, 200),
         ];
@@ -89,6 +92,7 @@ impl AddAssign for Counts {
         self.full += one.full;
         self.crowded += one.crowded;
         self.starved += one.starved;
+        self.tidied += one.tidied;
         self.failed += one.failed;
         self.published += one.published;
         self.overtook += one.overtook;
@@ -115,8 +119,8 @@ impl fmt::Display for Counts {
         write!(f, "room made {} times for a file and not found {} times, ", self.made_room, self.full)?;
         write!(
             f,
-            "{} members for which a restart had no room ({} restarts ended), ",
-            self.crowded, self.starved
+            "{} members for which a restart had no room ({} restarts ended, {} nodes tidied), ",
+            self.crowded, self.starved, self.tidied
         )?;
         write!(f, "{} members encoded anew, of these {} from nothing", self.reencoded, self.begun_anew)
     }

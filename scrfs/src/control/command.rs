@@ -184,6 +184,9 @@ pub enum Command {
         /// Directories, links, and this member's files; sizes and CRCs as the PFS records them.
         entries: Vec<Entry>,
     },
+    /// Restart: what is to be presented lacks room. Unsealed files go now, in place of at
+    /// [`Command::Present`], save where a dataset may be. [`Event::UnsealedRemoved`].
+    RemoveUnsealed,
     /// Restart: list exactly these, newest first; the first is current. Everything else in the
     /// checkpoint path goes: unsealed files and directories are removed, complete datasets not
     /// listed are put aside. [`Event::Presented`].

@@ -213,6 +213,11 @@ pub enum Event {
         /// Files in the order of the logical file.
         result: Result<Vec<FrozenFile>, FetchFailure>,
     },
+    /// Answers [`Command::RemoveUnsealed`].
+    UnsealedRemoved {
+        /// Names in the checkpoint path that are gone with all that was below.
+        names: u64,
+    },
     /// Answers [`Command::Present`].
     Presented {
         /// Or why not.

@@ -317,6 +317,9 @@ pub trait MountedTree: Send + Sync {
     /// `keep`: it is put out of sight instead, under this label.
     fn remove_junk(&self, keep: Option<&str>) -> Result<(), Errno>;
 
+    /// Removes these directories of the checkpoint path, which are no sealed, listed datasets'.
+    fn remove_unsealed(&self, names: &[&[u8]]) -> Result<(), Errno>;
+
     /// The job's settings, from a coordinator that attaches, or kept from the last one.
     fn follow(&self, _settings: &Settings) {}
 

@@ -132,6 +132,7 @@ impl Node {
                 let order = FetchOrder { id, epoch, name, member, directory, entries };
                 self.in_transfers(link, move |node| node.fetch_member(&order));
             }
+            Command::RemoveUnsealed => self.in_records(link, Self::remove_unsealed),
             Command::Save(id) => self.in_transfers(link, move |node| node.save_for_lead(link, id)),
             Command::CopyFromPrefix { request, file, directory } => {
                 let me = self.me.clone();

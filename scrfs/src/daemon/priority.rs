@@ -303,6 +303,7 @@ pub(super) fn is_waited_for(command: &Command) -> bool {
         | Command::FlushFailed { .. }
         | Command::MarkFailed { .. }
         | Command::Verify(_)
+        | Command::RemoveUnsealed
         | Command::Scrub { .. }
         | Command::MarkScrubbed { .. }
         | Command::Ping

@@ -2,6 +2,7 @@
 //!
 //! Fault points: `present.begun`, `present.aside`, `present.back`, `present.listed`.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -193,6 +194,36 @@ impl Node {
         Ok(())
     }
 
+    /// What is not sealed takes the room of what is to be presented, and goes before that. In the
+    /// records' thread.
+    pub(super) fn remove_unsealed(&self) {
+        let removed = self.try_remove_unsealed();
+        let names = removed.unwrap_or_else(|reason| {
+            self.events.error(None, &format!("what is not sealed cannot be removed: {reason}"));
+            0
+        });
+        self.state.lock().send(Event::UnsealedRemoved { names });
+    }
+
+    /// Nobody knows yet which datasets are presented: what is at the place of one stays.
+    fn try_remove_unsealed(&self) -> Result<u64, Reason> {
+        let mut unsealed = self.unsealed();
+        {
+            let state = self.state.lock();
+            let in_tree: BTreeSet<&[u8]> =
+                state.present().filter(|d| d.life.is_in_tree()).map(|d| d.name.as_slice()).collect();
+            unsealed.retain(|(name, ..)| !in_tree.contains(name.as_slice()));
+        }
+        self.tell(&unsealed, "is removed, as a dataset needs its room");
+        let names: Vec<&[u8]> = unsealed.iter().map(|(name, ..)| name.as_slice()).collect();
+        self.tree.remove_unsealed(&names).map_err(Reason::from)?;
+        for name in names {
+            let path = RelPath::new(name).map_err(|error| error.to_string())?;
+            self.journal.lock().forget(&path).map_err(|e| Reason::from(e).on("the filemap's journal"))?;
+        }
+        Ok(unsealed.len() as u64)
+    }
+
     /// What is not sealed goes now, or is put aside under the label that is given: says what it is.
     fn tell_unsealed(&self) -> Option<String> {
         let keep = {
@@ -204,7 +235,11 @@ impl Node {
             Some(label) => format!("is put aside, into .scrfs/kept.{label} below the tree of the cache"),
             None => "is removed".to_owned(),
         };
-        let unsealed = self.unsealed();
+        self.tell(&self.unsealed(), &what);
+        keep
+    }
+
+    fn tell(&self, unsealed: &[(Vec<u8>, usize, u64)], what: &str) {
         for (name, files, bytes) in unsealed.iter().take(UNSEALED_TOLD) {
             let (name, bytes) = (String::from_utf8_lossy(name), bytes_for_people(*bytes));
             self.events.warning(None, &format!("{name}: what is not sealed {what}: {files} files, {bytes}"));
@@ -213,7 +248,6 @@ impl Node {
             let more = unsealed.len() - UNSEALED_TOLD;
             self.events.warning(None, &format!("{more} more: what is not sealed {what}"));
         }
-        keep
     }
 
     /// Names in the checkpoint path below which files were made or changed since they were sealed,

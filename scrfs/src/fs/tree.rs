@@ -236,12 +236,23 @@ impl MountedTree for FileSystem {
             }
         }
         drop(world);
-        self.changed();
-        // What is brought here next may need the room.
-        if !self.doomed()?.wait(JUNK_WAIT) {
-            self.note("what is not sealed is out of sight, but still being deleted".into());
+        self.await_deletion()
+    }
+
+    fn remove_unsealed(&self, names: &[&[u8]]) -> Result<(), Errno> {
+        let world = self.world.write();
+        for name in names {
+            let path = self.names.dataset_path(name)?;
+            if world.base(&self.names.place(&path)).is_none() {
+                match self.doom(&path) {
+                    Ok(_) | Err(Errno(libc::ENOENT)) => {}
+                    Err(error) => return Err(error),
+                }
+                self.forget_tree(&path);
+            }
         }
-        Ok(())
+        drop(world);
+        self.await_deletion()
     }
 
     fn follow(&self, settings: &Settings) {
@@ -318,6 +329,16 @@ impl FileSystem {
     }
 
     /// Names directly in a directory of the tree, without reserved ones.
+    /// Things went that nobody listed.
+    fn await_deletion(&self) -> Result<(), Errno> {
+        self.changed();
+        // What is brought here next may need the room.
+        if !self.doomed()?.wait(JUNK_WAIT) {
+            self.note("what is not sealed is out of sight, but still being deleted".into());
+        }
+        Ok(())
+    }
+
     pub(super) fn names_below(&self, dir: &RelPath) -> Result<Vec<(RelPath, FileType)>, Errno> {
         let fd = self.open_in_tree(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let mut found = Vec::new();

@@ -109,6 +109,7 @@ impl Answers {
         let answer = match command {
             Command::Inventory => Event::Inventory(Box::new(self.inventory(node))),
             Command::ReadCatalog(id) => Event::Catalog { id: *id, catalog: self.dataset.clone() },
+            Command::RemoveUnsealed => Event::UnsealedRemoved { names: 0 },
             Command::Verify(id) => Event::Verified { id: *id, members: vec![verified(node)] },
             Command::DirPrepare { round, ops } => {
                 self.round = ops.len();

@@ -123,6 +123,8 @@ pub(crate) struct World {
     /// Restarts of this seed find caches without room for what is rebuilt; on these hosts now.
     cramps: bool,
     cramped: BTreeSet<String>,
+    /// Of these, where what is not sealed takes the room.
+    littered: BTreeSet<String>,
     /// The lead gave up for that.
     starved: bool,
     /// Bytes that rot between two runs are those of redundancy data.
@@ -251,6 +253,7 @@ impl World {
             wishes_made: 0,
             cramps: seed % 6 == 1,
             cramped: BTreeSet::new(),
+            littered: BTreeSet::new(),
             starved: false,
             bare: seed % 4 == 3,
             quiet: trouble == 0,
@@ -524,6 +527,20 @@ impl World {
             let failure = FetchFailure { reason: "full".to_owned(), corrupt: false, full: Some(full) };
             let (request, result) = (*request, Err(failure));
             return self.up[at].push_back(Event::CopiedFromPrefix { request, result });
+        }
+        match &command {
+            Command::RemoveUnsealed => {
+                let names = u64::from(self.remove_unsealed(at));
+                self.say(|| format!("  n{at} {command:?}: {names}"));
+                return self.up[at].push_back(Event::UnsealedRemoved { names });
+            }
+            Command::FetchMember { id, .. } if self.is_littered(at) => {
+                let full = Some(NoRoom::default());
+                let failure = FetchFailure { reason: "littered".to_owned(), corrupt: false, full };
+                let (id, result) = (*id, Err(failure));
+                return self.up[at].push_back(Event::FetchedMember { id, result });
+            }
+            _ => {}
         }
         if let Command::Advise(advice) = &command {
             self.check_advice(&self.nodes[at], advice);

@@ -106,8 +106,8 @@ impl World {
     }
 
     /// Nothing is left to do: what caches have and do not list is what a restart did not present,
-    /// or what is whole where all newer ones went bad while it was still flushed: a restart presents
-    /// it.
+    /// or what is whole where all newer ones went bad while it was still flushed: a restart
+    /// presents it.
     pub(super) fn check_hidden(&self) {
         for node in &self.nodes {
             let failed = |name| node.listed(name).is_some_and(|(_, newer)| newer.failed);

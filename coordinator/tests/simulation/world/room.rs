@@ -31,6 +31,25 @@ impl World {
         let number = |host: &str| host.trim_start_matches('n').parse::<u64>().expect("n and a number");
         let is_cramped = |host: &String| self.cramps && (number(host) + self.epoch).is_multiple_of(3);
         self.cramped = self.nodes.iter().map(|node| node.host.clone()).filter(is_cramped).collect();
+        // Of some it is what is not sealed that takes the room, in every third epoch.
+        let is_littered = |_: &&String| self.epoch.is_multiple_of(3);
+        self.littered = self.cramped.iter().filter(is_littered).cloned().collect();
+    }
+
+    /// What is not sealed is removed from a node: whether there was something.
+    pub(super) fn remove_unsealed(&mut self, at: usize) -> bool {
+        let host = &self.nodes[at].host;
+        let removed = self.littered.remove(host);
+        if removed {
+            self.cramped.remove(host);
+            self.counts.tidied += 1;
+        }
+        removed
+    }
+
+    /// A member cannot be fetched before what is not sealed is removed.
+    pub(super) fn is_littered(&self, at: usize) -> bool {
+        !self.ready && self.littered.contains(&self.nodes[at].host)
     }
 
     /// Somebody makes room, and the coordinators are started again.
@@ -56,7 +75,7 @@ impl World {
         }
         let is_here = node.datasets.get(&catalog.id).is_some_and(|held| held.members.contains_key(&member));
         let may_move = catalog.layout.scheme() == Scheme::Xor && lost == 1 && !is_here;
-        self.calm &= may_move && self.cramped.len() < self.nodes.len();
+        self.calm &= self.is_littered(at) || may_move && self.cramped.len() < self.nodes.len();
         self.counts.crowded += 1;
         true
     }

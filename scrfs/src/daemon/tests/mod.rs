@@ -230,6 +230,14 @@ impl MountedTree for FakeTree {
         self.inner.lock().sealed.retain(|_, catalog| catalog.catalog().id != id);
     }
 
+    fn remove_unsealed(&self, names: &[&[u8]]) -> Result<(), Errno> {
+        for name in names {
+            let at = self.at(&RelPath::new(*name).unwrap());
+            std::fs::remove_dir_all(at).map_err(|e| errno(&e))?;
+        }
+        Ok(())
+    }
+
     fn remove_junk(&self, _keep: Option<&str>) -> Result<(), Errno> {
         for DirHeld { path, .. } in self.directories()? {
             let at = self.at(&path);

@@ -49,6 +49,30 @@ fn only_what_is_presented_is_there() {
     assert!(matches!(lead.next(), Event::Presented { result: Err(_) }));
 }
 
+/// Before it is known what is presented, only that goes of which no dataset can be there.
+#[test]
+fn what_is_not_sealed_makes_room_and_what_may_be_a_dataset_does_not() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    bench.write("ck1/f", b"one");
+    lead.seal(1, "ck1");
+    // Complete on another node, perhaps.
+    bench.write("ck2/f", b"two");
+    let files = lead.freeze(2, "ck2").unwrap();
+    encode(&mut lead.data(), 2, &files).unwrap();
+    bench.write("ck3/d/f", b"three");
+    let mut lead = bench.lead(2, Start::Restart);
+    for names in [1, 0] {
+        lead.send(Command::RemoveUnsealed);
+        assert_eq!(lead.next(), Event::UnsealedRemoved { names });
+    }
+    let there = |name: &str| bench.tree.at(&path(name)).exists();
+    assert_eq!(["ck1/f", "ck2/f", "ck3"].map(there), [true, true, false]);
+    let told = bench.events();
+    assert!(told.contains("ck3: what is not sealed is removed, as a dataset needs its room"), "{told}");
+    assert!(bench.node.journal.lock().files_of(&path("ck3")).is_empty());
+}
+
 /// What somebody made at the name meanwhile is not taken for the sealed files, by no later try.
 #[test]
 fn files_that_could_not_be_put_back_stay_aside_for_the_next_try() {
