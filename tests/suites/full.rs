@@ -59,45 +59,6 @@ fn the_oldest_goes_earlier_for_the_next_dataset() {
     run.stop();
 }
 
-/// The program has failed, and what it had not sealed takes the room of the dataset that it is to
-/// go on from, bytes or names: that has left the caches, and is on the PFS.
-#[test]
-fn what_is_not_sealed_goes_before_what_is_fetched_needs_its_room() {
-    let cluster = Cluster::start(&Config { cache_size: "64m".into(), ..Config::new(1) }).expect("a cluster");
-    let program = |rest: &str| {
-        format!(
-            "if test \"$SCRFS_CURRENT\"; then yes one | head -c 40M | cmp - {SCR}/ck.1/f; exit; fi
-             mkdir {SCR}/ck.1 && yes one | head -c 40M > {SCR}/ck.1/f && touch {SCR}/ck.1/.complete &&
-             scrfs-ctl wait ck.1 --flushed --limit 60 && mkdir {SCR}/ck.2 &&
-             while test -e {SCR}/ck.1; do sleep .1; done; cd {SCR}/ck.2; {rest}; exit 1"
-        )
-    };
-    for (name, rest) in [
-        ("bytes", "head -c 40M /dev/urandom > f"),
-        ("names", "seq 5000 | xargs touch; df -i . | tail -n 1 | grep -q ' 0 ' || exit 0"),
-    ] {
-        let job = Job::new(&cluster, name).set("SCR_FLUSH", "1").set("SCR_RUNS", "1");
-        job.mount([0]);
-        if name == "names" {
-            cluster.on(0).run(&format!("mount -o remount,nr_inodes=400 {CACHE}")).must();
-        }
-        let line = program(rest);
-        let words = ["/bin/sh", "-c", &line];
-        let kept = job.clone().option("--keep-unsealed");
-        assert_eq!(kept.start(&[0], 1, 1, &words).wait(LIMIT), 1);
-        // Kept, it takes the room still: that is said, and nothing is lost.
-        let mut run = kept.start(&[0], 1, 1, &words);
-        assert_ne!(run.wait(LIMIT), 0, "{name}: {}", run.output());
-        let said = run.output();
-        assert!(said.contains("ck.1 (dataset 1) needs more room: "), "{said}");
-        assert!(said.contains("--keep-unsealed"), "{said}");
-        let mut run = job.start(&[0], 1, 1, &words);
-        assert_eq!(run.wait(LIMIT), 0, "{name}: {}\n{}", run.output(), job.events(0));
-        assert!(job.events(0).contains("ck.2: what is not sealed is removed, as a dataset needs its room"));
-        assert!(job.end([0], &["--purge"])[0].ok());
-    }
-}
-
 /// The spare that is taken has no room, and others have: the lost member is rebuilt there. If none
 /// has, the program does not begin from nothing, and what is protected waits for room.
 #[test]

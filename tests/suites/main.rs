@@ -14,6 +14,7 @@ mod install;
 mod interrupt;
 mod keyboard;
 mod launchers;
+mod leftovers;
 mod limits;
 mod logs;
 mod marker;
