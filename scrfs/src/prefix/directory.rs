@@ -173,6 +173,9 @@ pub struct Prefix {
     /// Steps until the work ends as by a crash.
     #[cfg(test)]
     pub(super) steps_left: std::cell::Cell<u64>,
+    /// A step at which the work waits: it says so there, and is told to go on.
+    #[cfg(test)]
+    pub(super) stop: Option<(&'static str, crossbeam_channel::Sender<()>, crossbeam_channel::Receiver<()>)>,
 }
 
 impl Prefix {
@@ -185,6 +188,8 @@ impl Prefix {
             patience: PATIENCE,
             #[cfg(test)]
             steps_left: std::cell::Cell::new(u64::MAX),
+            #[cfg(test)]
+            stop: None,
         }
     }
 
@@ -323,6 +328,10 @@ impl Prefix {
                 return Err(PfsError::io(&self.root, point)(io::Error::other("crashed")));
             }
             self.steps_left.set(left - 1);
+            if let Some((_, here, on)) = self.stop.as_ref().filter(|(at, ..)| *at == point) {
+                // Whoever waits for it may have gone.
+                let _ = here.send(()).map(|()| on.recv());
+            }
         }
         crate::faults::hit(point).map_err(PfsError::io(&self.root, point))
     }
@@ -440,15 +449,19 @@ pub(super) fn replace_by(path: &Path, bytes: &[u8], token: &str) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".");
     temporary.push(token);
-    let temporary = PathBuf::from(temporary);
+    replace_from(path, bytes, &PathBuf::from(temporary))
+}
+
+/// The same with a temporary file of this name, in the same file system.
+pub(super) fn replace_from(path: &Path, bytes: &[u8], temporary: &Path) -> Result<()> {
     // What a crash has left; or somebody else's, who would keep it open.
-    remove_file(&temporary)?;
+    remove_file(temporary)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-    let file = plain::open_unmounted(&temporary, flags, NEW_MODE);
-    let mut file = file.map_err(PfsError::io(&temporary, "create"))?;
-    file.write_all(bytes).map_err(PfsError::io(&temporary, "write"))?;
-    file.sync_all().map_err(PfsError::io(&temporary, "fsync"))?;
-    rename(&temporary, path)?;
+    let file = plain::open_unmounted(temporary, flags, NEW_MODE);
+    let mut file = file.map_err(PfsError::io(temporary, "create"))?;
+    file.write_all(bytes).map_err(PfsError::io(temporary, "write"))?;
+    file.sync_all().map_err(PfsError::io(temporary, "fsync"))?;
+    rename(temporary, path)?;
     sync_parent(path)
 }
 

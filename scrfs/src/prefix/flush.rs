@@ -27,7 +27,7 @@ use rustix::fs::{Mode, OFlags};
 use super::catalog::Published;
 use super::directory::{
     Arrival, PfsError, Prefix, Result, exists, is_kept, is_name, read_summary, remove_file, remove_tree,
-    rename, replace, sync_directory, sync_parent,
+    rename, replace, replace_from, sync_directory, sync_parent,
 };
 use super::index;
 use super::lock::Lock;
@@ -83,7 +83,7 @@ pub(super) fn publish(prefix: &Prefix, catalog: &Catalog) -> Result<()> {
     let arrival = prefix.arrival(catalog.id);
     let copied = prefix.flush(arrival);
     if exists(&copied)? {
-        finish_copy(prefix, &copied, catalog, &|| {})?;
+        finish_copy(prefix, &copied, catalog, None, &|| {})?;
     }
     let lock = Lock::take(prefix)?;
     announce(prefix, arrival, &catalog.name)?;
@@ -104,10 +104,17 @@ fn is_this(published: Option<Epoch>, catalog: &Catalog, copied: &Path) -> Result
     }
 }
 
-/// All files are in `copied`: checks that, and adds the records.
-pub(super) fn finish_copy(prefix: &Prefix, copied: &Path, catalog: &Catalog, goes: &dyn Fn()) -> Result<()> {
+/// All files are in `copied`: checks that, and adds the records. Where others may do so at the same
+/// time, or take `copied` away to publish it, the records are written in the directory `aside`.
+pub(super) fn finish_copy(
+    prefix: &Prefix,
+    copied: &Path,
+    catalog: &Catalog,
+    aside: Option<&Path>,
+    goes: &dyn Fn(),
+) -> Result<()> {
     check_copies(copied, catalog, goes)?;
-    write_records(prefix, copied, catalog)?;
+    write_records(prefix, copied, catalog, aside)?;
     put_on_storage(copied, catalog, goes)
 }
 
@@ -140,6 +147,7 @@ pub(super) fn swap_in(prefix: &Prefix, lock: &Lock, catalog: &Catalog, from: &Pa
     }
     announce(prefix, arrival, &catalog.name)?;
     prefix.step("scavenge.swap")?;
+    lock.is_held()?;
     rename(from, &prefix.flush(arrival))?;
     sync_parent(from)?;
     sync_directory(&prefix.state(""))?;
@@ -204,6 +212,31 @@ fn take_back(prefix: &Prefix, arrival: Arrival) -> Result<()> {
     sync_directory(&prefix.state(""))
 }
 
+/// What nodes have saved was on its way to its name, and nobody has announced that any more: who
+/// took the lock over undid the swap before the one that had it was stopped.
+fn is_astray(prefix: &Prefix, arrival: Arrival) -> Result<bool> {
+    let (copied, saved) = (prefix.flush(arrival), prefix.state(format!("{WORD}{arrival}")));
+    let is_taken = is_kept(&saved)? && !exists(&saved.join(DATASET))? && !exists(&prefix.swap(arrival))?;
+    Ok(is_taken && is_kept(&copied)? && summary_of(&copied)?.is_some())
+}
+
+/// Takes it back then.
+pub(super) fn bring_back(prefix: &Prefix, epoch: Epoch, id: DatasetId) -> Result<()> {
+    let arrival = Arrival { epoch: Some(epoch), id };
+    if is_astray(prefix, arrival)? {
+        let _lock = Lock::take(prefix)?;
+        if is_astray(prefix, arrival)? {
+            take_back(prefix, arrival)?;
+        }
+    }
+    Ok(())
+}
+
+/// A swap of this dataset is under way, or half done.
+pub(super) fn is_swapped(prefix: &Prefix, epoch: Epoch, id: DatasetId) -> Result<bool> {
+    exists(&prefix.swap(Arrival { epoch: Some(epoch), id }))
+}
+
 /// Finishes or undoes the swaps that a crash left half done, and removes copies that were never
 /// finished: those of this epoch and of all before it.
 pub(super) fn recover(prefix: &Prefix) -> Result<()> {
@@ -226,6 +259,9 @@ pub(super) fn recover(prefix: &Prefix) -> Result<()> {
     // What belongs to a swap that is not settled may be all that there is of a dataset.
     let is_settled = |arrival: &Arrival| !unsettled.contains_key(arrival);
     for arrival in flushes.into_iter().filter(is_settled) {
+        if is_astray(prefix, arrival)? {
+            take_back(prefix, arrival)?;
+        }
         discard(&prefix.flush(arrival));
     }
     for arrival in olds.into_iter().filter(is_settled) {
@@ -309,7 +345,8 @@ impl<'a> Swap<'a> {
             self.put_back()?;
             return Err(error);
         }
-        rename(&self.copied, &self.place)?;
+        // Another may have been faster, whose dataset is the former one then.
+        rename(&self.copied, &self.place).or_else(|error| self.put_back().and(Err(error)))?;
         sync_directory(prefix.root())?;
         sync_directory(&prefix.state(""))
     }
@@ -401,7 +438,7 @@ fn check_copies(copied: &Path, catalog: &Catalog, goes: &dyn Fn()) -> Result<()>
 }
 
 /// rank2file first, the summary last: with it the copy is whole.
-fn write_records(prefix: &Prefix, copied: &Path, catalog: &Catalog) -> Result<()> {
+fn write_records(prefix: &Prefix, copied: &Path, catalog: &Catalog, aside: Option<&Path>) -> Result<()> {
     let directory = copied.join(".scr");
     match plain::make_directory(&directory) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -410,10 +447,19 @@ fn write_records(prefix: &Prefix, copied: &Path, catalog: &Catalog) -> Result<()
         _ => {}
     }
     let published = Published::of(catalog).map_err(|reason| refused(catalog, &reason))?;
-    replace(&directory.join("rank2file.0.0.scr"), &published.leaf)?;
-    replace(&directory.join("rank2file.scr"), &published.root)?;
+    let put = |name: &str, bytes: &[u8]| match aside {
+        None => replace(&directory.join(name), bytes),
+        Some(aside) => {
+            // Of former versions, which wrote it there.
+            remove_file(&directory.join(format!("{name}.new")))?;
+            let temporary = aside.join(format!("copy.{name}.{}", prefix.token()));
+            replace_from(&directory.join(name), bytes, &temporary)
+        }
+    };
+    put("rank2file.0.0.scr", &published.leaf)?;
+    put("rank2file.scr", &published.root)?;
     prefix.step("flush.summary")?;
-    replace(&directory.join("summary.scr"), &published.summary)
+    put("summary.scr", &published.summary)
 }
 
 /// Modes and times of directories, deepest first, now that nothing is written into them any more;

@@ -92,6 +92,8 @@ pub(super) fn add(
         index.current = Some(name);
     }
     index.linked.clone_from(&index.current);
+    // Or the link would stay, and be another holder's.
+    lock.is_held()?;
     make_link(prefix, &index)?;
     write(prefix, lock, &index)?;
     prefix.step("flush.current")?;

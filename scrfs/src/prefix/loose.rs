@@ -24,6 +24,8 @@ use super::strangers;
 const HEAD: usize = 4;
 const RECORD: &str = "versions";
 const FILES: &str = "files";
+/// Begins the name of a set on its way.
+const NEW: &str = "new.";
 
 fn directory(prefix: &Prefix) -> PathBuf {
     prefix.state("loose")
@@ -84,8 +86,14 @@ pub(super) fn put(prefix: &Prefix, set: &LooseSet) -> Result<()> {
         _ => {}
     }
     let place = path.join(named(set.age, set.as_of));
-    if !strangers::has(&place).map_err(PfsError::io(&place, "look at"))? {
-        let fresh = path.join(format!("new.{}", set.age));
+    let is_there = strangers::has(&place).map_err(PfsError::io(&place, "look at"))?;
+    let is_damaged = is_there && matches!(read_set(&place, set.age), Err(PfsError::Content { .. }));
+    if is_damaged {
+        remove_tree(&place)?;
+    }
+    if !is_there || is_damaged {
+        // Two that publish it may be here at once.
+        let fresh = path.join(format!("{NEW}{}.{}", set.age, prefix.token()));
         remove_tree(&fresh)?;
         write(&fresh, set)?;
         prefix.step("loose.written")?;
@@ -100,6 +108,23 @@ pub(super) fn put(prefix: &Prefix, set: &LooseSet) -> Result<()> {
         let orphan = age < set.age && !known.contains(&age.id);
         if former || orphan {
             remove_tree(&path.join(named(age, as_of)))?;
+        }
+    }
+    remove_left(&path, set.age)
+}
+
+/// What a crash has left of sets of older datasets, and of this one under the name that former
+/// versions gave.
+fn remove_left(path: &Path, than: Age) -> Result<()> {
+    for name in fs::read_dir(path).map_err(PfsError::io(path, "list"))? {
+        let name = name.map_err(PfsError::io(path, "list"))?.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(NEW)) else { continue };
+        let mut parts = rest.splitn(3, '.');
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        let (Some(epoch), Some(id)) = (number(), number()) else { continue };
+        let age = Age { epoch: Epoch(epoch), id: DatasetId(id) };
+        if age < than || age == than && parts.next().is_none() {
+            remove_tree(&path.join(&name))?;
         }
     }
     Ok(())

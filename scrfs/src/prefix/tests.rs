@@ -1,5 +1,6 @@
 //! Flush, crash at each step, recovery, reading back.
 
+mod again;
 mod audit;
 mod damage;
 mod epochs;

@@ -17,7 +17,8 @@ use crate::redundancy::right;
 
 use super::super::directory::{PfsError, Prefix, Result, is_name, read_bounded, remove_file, remove_tree};
 use super::super::lock::Lock;
-use super::super::{StoredDataset, flush, index, loose};
+use super::super::{StoredDataset, flush, index};
+use super::again::{self, Identity};
 use super::{Collection, DATASET, MemberRecord, PUBLISHER, Standing, ages, audit, rebuild, standing};
 
 /// Who looks.
@@ -70,6 +71,8 @@ pub struct Adoption {
     pub name: Vec<u8>,
     /// What became of it.
     pub outcome: Outcome,
+    /// What became of its pointer files, if they are not with it, or what else stays to be done.
+    pub note: Option<String>,
 }
 
 /// See [`Adoption`].
@@ -103,7 +106,8 @@ impl std::fmt::Display for Adoption {
             [] => write!(f, "dataset {} of epoch {}: ", self.age.id, self.age.epoch)?,
             name => write!(f, "{} (dataset {}): ", String::from_utf8_lossy(name), self.age.id)?,
         }
-        self.outcome.fmt(f)
+        self.outcome.fmt(f)?;
+        self.note.as_ref().map_or(Ok(()), |note| write!(f, "; {note}"))
     }
 }
 
@@ -148,7 +152,7 @@ pub fn adopt_all(prefix: &Prefix, tell: Tell<'_>) -> Result<Vec<Adoption>> {
             Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
             Err(error) => {
                 let outcome = Outcome::Hindered(error.to_string());
-                adoptions.push(Adoption { age, name: Vec::new(), outcome });
+                adoptions.push(Adoption { age, name: Vec::new(), outcome, note: None });
             }
         }
     }
@@ -162,11 +166,20 @@ pub fn adopt_all(prefix: &Prefix, tell: Tell<'_>) -> Result<Vec<Adoption>> {
 /// [`Outcome::Waits`].
 pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
     let collection = Collection::of(prefix, age);
-    let mut name = Vec::new();
-    let adopted = collection.adopt(prefix, by, &mut name);
-    // Others may have published meanwhile, so that files were gone under our hands.
+    let mut look = Look::default();
+    let mut looks = 1;
+    let adopted = loop {
+        look.seen = None;
+        let adopted = collection.adopt(prefix, by, &mut look);
+        if !collection.is_disturbed(prefix, look.seen, &adopted) || !again::may_look(looks, by) {
+            break adopted;
+        }
+        tracing::info!(?adopted, "another may be publishing it: looking again");
+        looks += 1;
+    };
     let outcome = match adopted {
         Ok(outcome) => outcome,
+        // By another, which has kept this one from it.
         Err(error) if is_stored(prefix, age) => {
             tracing::info!(%error, "published by another");
             Outcome::Stored
@@ -180,7 +193,27 @@ pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
         ) => Outcome::Waits { missing: Vec::new(), reason: error.to_string() },
         Err(error) => return Err(error),
     };
-    Ok(Adoption { age, name, outcome })
+    let Look { name, note, .. } = look;
+    Ok(Adoption { age, name, outcome, note })
+}
+
+/// What is found on the way.
+#[derive(Default)]
+struct Look {
+    name: Vec<u8>,
+    /// [`Adoption::note`].
+    note: Option<String>,
+    /// What was looked at.
+    seen: Option<Identity>,
+}
+
+/// How [`Collection::publish`] ended.
+enum Put {
+    Published,
+    /// By another.
+    Before,
+    /// One of this epoch has its name.
+    Newer(Epoch),
 }
 
 fn is_stored(prefix: &Prefix, age: Age) -> bool {
@@ -188,18 +221,22 @@ fn is_stored(prefix: &Prefix, age: Age) -> bool {
 }
 
 impl Collection {
-    fn adopt(&self, prefix: &Prefix, by: By<'_>, name: &mut Vec<u8>) -> Result<Outcome> {
+    fn adopt(&self, prefix: &Prefix, by: By<'_>, look: &mut Look) -> Result<Outcome> {
         prefix.is_ours()?;
-        flush::settle(prefix, self.age.id)?;
+        self.settle(prefix)?;
+        let seen = self.identity()?;
+        look.seen = Some(seen);
         let stored = index::survey(prefix)?;
         if let Standing::Stored = standing(&stored, self.age) {
-            self.finish(prefix);
+            look.note = self.finish(prefix);
             return Ok(Outcome::Stored);
         }
+        let give_up = |newer| self.give_up(prefix, seen, newer);
+        let name = &mut look.name;
         let newer = newer_than(&stored, self.age);
         let Some(catalog) = self.catalog()? else {
             if let Some(newer) = newer {
-                return self.give_up(newer);
+                return give_up(newer);
             }
             let reason = "no node that has recorded it as complete has saved its part".to_owned();
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
@@ -216,7 +253,7 @@ impl Collection {
         let newer = replaced_by(&stored, self.age, name)
             .or(newer.filter(|_| !missing(&catalog, &records).is_empty()));
         if let Some(newer) = newer {
-            return self.give_up(newer);
+            return give_up(newer);
         }
         let bad = self.bad()?;
         match by {
@@ -234,7 +271,7 @@ impl Collection {
             remove_file(&self.directory.join(PUBLISHER))?;
             return match (unreadable, newer_than(&stored, self.age)) {
                 (Some(error), _) => Err(error),
-                (None, Some(newer)) => self.give_up(newer),
+                (None, Some(newer)) => give_up(newer),
                 (None, None) => Ok(waits(&catalog, &records, &self.bad()?, reason)),
             };
         }
@@ -245,10 +282,13 @@ impl Collection {
             // Whoever tries next may.
             remove_file(&self.directory.join(PUBLISHER))?;
         }
-        match published? {
-            Some(newer) => self.give_up(newer),
-            None => Ok(Outcome::Published(missing)),
-        }
+        let outcome = match published? {
+            Put::Newer(newer) => return give_up(newer),
+            Put::Published => Outcome::Published(missing),
+            Put::Before => Outcome::Stored,
+        };
+        look.note = self.finish(prefix);
+        Ok(outcome)
     }
 
     /// Where all files of a set are there, its members without files are too, whatever has become
@@ -269,8 +309,11 @@ impl Collection {
         }
     }
 
-    /// True to nobody: a newer one is in the prefix.
-    fn give_up(&self, newer: Epoch) -> Result<Outcome> {
+    /// True to nobody: a newer one is in the prefix. Not while another publishes it.
+    fn give_up(&self, prefix: &Prefix, seen: Identity, newer: Epoch) -> Result<Outcome> {
+        if self.is_moving(prefix, seen)? {
+            return Err(PfsError::io(&self.directory.join(DATASET), "open")(io::ErrorKind::NotFound.into()));
+        }
         remove_tree(&self.directory)?;
         Ok(Outcome::Superseded { epoch: self.age.epoch, newer })
     }
@@ -331,49 +374,26 @@ impl Collection {
         Ok(())
     }
 
-    /// All members are there. The epoch of the one that has the name in the prefix, if that is
-    /// newer.
-    fn publish(&self, prefix: &Prefix, catalog: &Catalog, by: By<'_>) -> Result<Option<Epoch>> {
+    /// All members are there.
+    fn publish(&self, prefix: &Prefix, catalog: &Catalog, by: By<'_>) -> Result<Put> {
         let dataset = self.directory.join(DATASET);
         audit::clear(&dataset, catalog, by)?;
         flush::make_names(&dataset, catalog, &|| by.goes())?;
-        flush::finish_copy(prefix, &dataset, catalog, &|| by.goes())?;
+        flush::finish_copy(prefix, &dataset, catalog, Some(&self.directory), &|| by.goes())?;
         prefix.step("scavenge.whole")?;
         let lock = Lock::take(prefix)?;
         // Others may have published meanwhile, this one or a newer one.
         let stored = index::survey(prefix)?;
         if matches!(standing(&stored, self.age), Standing::Stored) {
-            return Ok(None);
+            return Ok(Put::Before);
         }
         if let Some(newer) = replaced_by(&stored, self.age, &catalog.name) {
-            return Ok(Some(newer));
+            return Ok(Put::Newer(newer));
         }
         flush::swap_in(prefix, &lock, catalog, &dataset)?;
         drop(lock);
         prefix.step("scavenge.published")?;
-        self.finish(prefix);
-        Ok(None)
-    }
-
-    /// It is in the index: its pointer files go with it, and nothing of this directory is needed
-    /// any more. What fails is left to the next who looks.
-    fn finish(&self, prefix: &Prefix) {
-        let put = self.pointers().and_then(|set| match set {
-            None => Ok(()),
-            Some(set) => match loose::read(prefix, self.age)? {
-                Some(there) if there.as_of >= set.as_of => Ok(()),
-                _ => loose::put(prefix, &set),
-            },
-        });
-        let unreadable = matches!(put, Err(PfsError::Content { .. }));
-        if let Err(error) = &put {
-            tracing::warn!(%error, "pointer files of a dataset that was scavenged are not in the prefix");
-        }
-        if (put.is_ok() || unreadable)
-            && let Err(error) = remove_tree(&self.directory)
-        {
-            tracing::warn!(%error, "what was scavenged and is published could not be removed");
-        }
+        Ok(Put::Published)
     }
 }
 

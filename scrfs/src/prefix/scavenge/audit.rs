@@ -18,7 +18,7 @@ use crate::store::beneath;
 use crate::transfer::Monitor;
 use crate::transfer::copy::{Seen, checksum};
 
-use super::super::directory::{PfsError, Prefix, Result, remove_file};
+use super::super::directory::{PfsError, Prefix, Result, exists, remove_file};
 use super::adopt::{By, Progress, Tell, leave_out};
 use super::{Collection, DATASET, MemberRecord, is_not_there, open};
 
@@ -166,7 +166,12 @@ impl Audit<'_> {
         (self.tell)(Progress::Goes);
         let at = || shown.join(path.as_path());
         let file = match beneath::open_file(top.as_fd(), path) {
-            Err(error) if is_not_there(&error, &at()) => return Ok(Found::Bad(error.to_string())),
+            // Nor is it bad that all is gone: another has published it.
+            Err(error)
+                if is_not_there(&error, &at()) && exists(&self.collection.directory.join(DATASET))? =>
+            {
+                return Ok(Found::Bad(error.to_string()));
+            }
             file => file.map_err(PfsError::io(&at(), "open"))?,
         };
         let mut watched = Watched { file: File::from(file), audit: self };

@@ -1,7 +1,8 @@
 //! What nodes save of a dataset when their job has ended without its coordinators:
 //! `<prefix>/.scr/scavenge.<epoch>.<id>/`. In reading order: this file (what is in it, and a node's
-//! part), `adopt` (it becomes a dataset of the prefix), `audit` (what has gone bad by then),
-//! `rebuild` (members whose nodes are lost, or whose bytes are bad).
+//! part), `adopt` (it becomes a dataset of the prefix), `again` (others do the same at that moment),
+//! `audit` (what has gone bad by then), `rebuild` (members whose nodes are lost, or whose bytes are
+//! bad), `pointers`.
 //!
 //! | name | what |
 //! |---|---|
@@ -23,7 +24,9 @@
 //! `scavenge.whole`, `scavenge.swap`, `scavenge.published`, and those of a flush.
 
 mod adopt;
+mod again;
 pub(super) mod audit;
+mod pointers;
 mod rebuild;
 
 use std::collections::BTreeSet;
@@ -32,7 +35,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::control::loose::{Age, LooseSet};
+use crate::control::loose::Age;
 use crate::daemon::catalog_file;
 use crate::dataset::{Catalog, EntryKind, FileCopy};
 use crate::hash::{self, FieldError, FieldProblem, Hash, NulInText, Text};
@@ -43,7 +46,7 @@ use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 
 use super::directory::{PfsError, Prefix, Result, SYNC, exists, read_bounded, remove_file, replace_by};
-use super::{StoredDataset, index, loose, strangers};
+use super::{StoredDataset, index, strangers};
 
 pub use self::adopt::{Adoption, By, Outcome, Progress, Tell, adopt, adopt_all};
 
@@ -237,19 +240,6 @@ impl Collection {
         put(prefix, &path, &record)
     }
 
-    /// Pointer files that it is presented with; of several nodes' those that know the newest
-    /// version count.
-    ///
-    /// # Errors
-    /// They cannot be written.
-    pub fn put_pointers(&self, prefix: &Prefix, set: &LooseSet) -> Result<()> {
-        if matches!(self.pointers(), Ok(Some(there)) if there.as_of >= set.as_of) {
-            return Ok(());
-        }
-        let path = self.directory.join(POINTERS);
-        put(prefix, &path, &loose::encode(set, &path)?)
-    }
-
     fn record_path(&self, member: Member) -> PathBuf {
         self.directory.join(format!("member.{member}"))
     }
@@ -302,12 +292,6 @@ impl Collection {
             return Err(PfsError::content(path, "is of another dataset"));
         }
         Ok(Some(catalog))
-    }
-
-    fn pointers(&self) -> Result<Option<LooseSet>> {
-        let path = self.directory.join(POINTERS);
-        let Some(bytes) = read_bounded(&path)? else { return Ok(None) };
-        loose::decode(&bytes, &path, self.age).map(Some)
     }
 
     /// `None` where there is none that is sound, so that it is made anew.

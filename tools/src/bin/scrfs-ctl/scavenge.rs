@@ -85,7 +85,10 @@ fn publish(root: &Path) -> Outcome<Vec<Adoption>> {
             Ok(adoption) => adoption,
             Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(told(error)),
             // Others may be sound.
-            Err(error) => Adoption { age, name: Vec::new(), outcome: Became::Hindered(error.to_string()) },
+            Err(error) => {
+                let outcome = Became::Hindered(error.to_string());
+                Adoption { age, name: Vec::new(), outcome, note: None }
+            }
         });
     }
     Ok(adoptions)
@@ -116,5 +119,6 @@ fn describe(adoption: &Adoption) -> serde_json::Value {
         "state": state,
         "members": listed,
         "reason": reason,
+        "note": adoption.note,
     })
 }

@@ -1,0 +1,79 @@
+//! Two that publish the same dataset at once: coordinators that start, persons, nodes.
+//!
+//! None keeps another out, since one that has died must hold up nobody. What they write is the same,
+//! and gets its place by renames; the index has its lock. One takes `dataset/` away, announces that
+//! before, and has the lock until the index entry is there. Under the hands of the others files are
+//! gone then, which says nothing about what was saved: they look again. That waits for the lock
+//! first, and goes on with the swap of one that is gone ([`super::super::lock`]).
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::time::Instant;
+
+use crate::plain;
+
+use super::super::directory::{PfsError, Prefix, Result};
+use super::super::flush;
+use super::adopt::{By, Outcome};
+use super::{Collection, DATASET};
+
+/// Looks at one dataset, before what is found is told.
+const LOOKS: u32 = 4;
+
+/// `dataset/`, told from one that has its name later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity(Option<(u64, u64)>);
+
+impl Collection {
+    /// Finishes or undoes what others have left half done; waits for those that are at it.
+    pub(super) fn settle(&self, prefix: &Prefix) -> Result<()> {
+        flush::settle(prefix, self.age.id)?;
+        flush::bring_back(prefix, self.age.epoch, self.age.id)
+    }
+
+    /// Which `dataset/` is there.
+    pub(super) fn identity(&self) -> Result<Identity> {
+        let path = self.directory.join(DATASET);
+        match plain::look(&path) {
+            Ok(found) => Ok(Identity(Some((found.dev(), found.ino())))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Identity(None)),
+            Err(error) => Err(PfsError::io(&path, "stat")(error)),
+        }
+    }
+
+    /// Another has taken `dataset/` away since, or is about to.
+    pub(super) fn is_moving(&self, prefix: &Prefix, seen: Identity) -> Result<bool> {
+        Ok(self.identity()? != seen || flush::is_swapped(prefix, self.age.epoch, self.age.id)?)
+    }
+
+    /// What was found may be of a moment at which another was publishing.
+    pub(super) fn is_disturbed(
+        &self,
+        prefix: &Prefix,
+        seen: Option<Identity>,
+        found: &Result<Outcome>,
+    ) -> bool {
+        let is_moving = || seen.is_some_and(|seen| self.is_moving(prefix, seen).unwrap_or(false));
+        match found {
+            Ok(Outcome::Published(_) | Outcome::Stored | Outcome::Superseded { .. })
+            | Err(PfsError::Superseded(..)) => false,
+            Err(PfsError::Locked { .. }) => true,
+            Err(PfsError::Io { source, .. }) if is_gone(source) => true,
+            Ok(Outcome::Waits { .. } | Outcome::Hindered(_)) | Err(_) => is_moving(),
+        }
+    }
+}
+
+/// A name is gone, or a file behind a name.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESTALE)
+}
+
+/// Whether there is time for another look after so many. A second one is had in any case.
+pub(super) fn may_look(looks: u32, by: By<'_>) -> bool {
+    let is_late = match by {
+        By::Start(_, until) => until.is_some_and(|until| Instant::now() >= until),
+        By::Node | By::Person(_) => false,
+    };
+    looks < if is_late { 2 } else { LOOKS }
+}
