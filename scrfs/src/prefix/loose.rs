@@ -97,7 +97,11 @@ pub(super) fn put(prefix: &Prefix, set: &LooseSet) -> Result<()> {
         remove_tree(&fresh)?;
         write(&fresh, set)?;
         prefix.step("loose.written")?;
-        rename(&fresh, &place)?;
+        if let Err(error) = rename(&fresh, &place) {
+            // Another has put the same there.
+            remove_tree(&fresh)?;
+            read_set(&place, set.age).map_err(|_| error)?;
+        }
         sync_directory(&path)?;
     }
     prefix.step("loose.cleanup")?;

@@ -5,6 +5,7 @@ mod audit;
 mod damage;
 mod epochs;
 mod losses;
+mod pointers;
 mod scavenge;
 mod scr;
 mod strangers;

@@ -445,19 +445,22 @@ fn newer_coordinators_and_a_persons_directory_are_respected() {
     assert_eq!(fs::read(root.path().join("ck/precious")).unwrap(), b"data");
 }
 
+/// A set of one pointer file, which says this.
+pub(super) fn pointers(age: Age, serial: u64, says: &str) -> LooseSet {
+    let kind = LooseKind::File { size: says.len() as u64, crc: crc32fast::hash(says.as_bytes()) };
+    let entry = LooseEntry { kind, bytes: says.into(), ..LooseEntry::gone(b"latest".to_vec()) };
+    let (stamp, owner) = (LooseStamp { epoch: Epoch(5), serial }, LooseOwner::Sealed(age));
+    let version = LooseVersion { stamp, request: RequestId { origin: 1, serial }, owner, entry };
+    LooseSet { age, as_of: stamp, versions: vec![version] }
+}
+
 #[test]
 fn pointer_files_are_published_with_their_dataset() {
     let root = tempfile::tempdir().unwrap();
     let prefix = prefix(root.path(), 5);
     let saved = dataset(2, "ck");
     saved.save_all_but(&prefix, &[1]);
-    let set = |serial, says: &str| {
-        let kind = LooseKind::File { size: says.len() as u64, crc: crc32fast::hash(says.as_bytes()) };
-        let entry = LooseEntry { kind, bytes: says.into(), ..LooseEntry::gone(b"latest".to_vec()) };
-        let (stamp, owner) = (LooseStamp { epoch: Epoch(5), serial }, LooseOwner::Sealed(saved.age()));
-        let version = LooseVersion { stamp, request: RequestId { origin: 1, serial }, owner, entry };
-        LooseSet { age: saved.age(), as_of: stamp, versions: vec![version] }
-    };
+    let set = |serial, says: &str| pointers(saved.age(), serial, says);
     let Begun::Collect(collection) = Collection::begin(&prefix, saved.age()).unwrap() else { panic!() };
     for (serial, says) in [(4, "ck"), (7, "ck again"), (5, "late")] {
         collection.put_pointers(&prefix, &set(serial, says)).unwrap();
