@@ -1,5 +1,6 @@
 //! Flush, crash at each step, recovery, reading back.
 
+mod adopters;
 mod again;
 mod audit;
 mod damage;
