@@ -20,6 +20,10 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// supervisor that starts one.
 const SUCCESSION: Duration = Duration::from_secs(3);
 
+/// So often a worker may die while it is asked. A question that ends every worker is not asked for
+/// ever.
+const DEATHS_MAX: u32 = 3;
+
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QuestionError {
@@ -78,10 +82,11 @@ impl Living {
 }
 
 /// Asks the daemon of a control directory, and waits for an answer, at most for `timeout`. A worker
-/// that dies before it answers is followed by another, and that one is asked again: every question
-/// may be asked twice.
+/// that dies before it answers is followed by another, and that one is asked again: no question
+/// does harm when it comes twice.
 pub fn ask(control: &Path, question: &Ask, timeout: Duration) -> Result<Answer, QuestionError> {
     let begun = Instant::now();
+    let mut deaths = 0;
     loop {
         let left = timeout.saturating_sub(begun.elapsed()).max(AGAIN);
         let error = match client::ask(control, question, left) {
@@ -91,11 +96,12 @@ pub fn ask(control: &Path, question: &Ask, timeout: Duration) -> Result<Answer, 
         if is_silence(&error) {
             is_not_stopped(control)?;
         }
+        deaths += u32::from(matches!(error, ClientError::Stream(_)));
         // A dead worker's keeper holds its socket: that keeps who asks waiting.
         let is_left = is_late(&error) && holder(control, WORKER_LOCK).is_none();
         let successor = successor(control);
         let bound = match successor {
-            _ if !is_end(&error) && !is_left => return Err(error.into()),
+            _ if !is_end(&error) && !is_left || deaths > DEATHS_MAX => return Err(error.into()),
             Successor::None => return Err(error.into()),
             Successor::OfSupervisor(_) => timeout,
             Successor::Unknown => timeout.min(SUCCESSION),
