@@ -7,6 +7,7 @@ mod damage;
 mod epochs;
 mod losses;
 mod pointers;
+mod presumed;
 mod scavenge;
 mod scr;
 mod strangers;

@@ -19,7 +19,9 @@ use super::super::directory::{PfsError, Prefix, Result, is_name, read_bounded, r
 use super::super::lock::Lock;
 use super::super::{StoredDataset, flush, index};
 use super::again::{self, Identity};
-use super::{Collection, DATASET, MemberRecord, PUBLISHER, Standing, ages, audit, rebuild, standing};
+use super::{
+    Collection, DATASET, MemberRecord, PUBLISHER, Standing, ages, audit, is_lost, rebuild, standing,
+};
 
 /// Who looks.
 #[derive(Clone, Copy)]
@@ -234,7 +236,11 @@ impl Collection {
         let give_up = |newer| self.give_up(prefix, seen, newer);
         let name = &mut look.name;
         let newer = newer_than(&stored, self.age);
-        let Some(catalog) = self.catalog()? else {
+        let catalog = match self.catalog() {
+            Err(error) if is_lost(&error) => return Ok(self.without_catalog(&error)),
+            catalog => catalog?,
+        };
+        let Some(catalog) = catalog else {
             if let Some(newer) = newer {
                 return give_up(newer);
             }
@@ -247,7 +253,9 @@ impl Collection {
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
         }
         let mut records = self.members(&catalog, &|| by.goes())?;
+        let mut presumed = BTreeSet::new();
         if by.listener().is_some() {
+            presumed = self.presume(&catalog, &mut records, &|| by.goes())?;
             self.count_empty(&catalog, &mut records);
         }
         let newer = replaced_by(&stored, self.age, name)
@@ -266,7 +274,7 @@ impl Collection {
         if let Some(other) = self.claim(prefix, by)? {
             return Ok(waits(&catalog, &records, &bad, format!("{other} is about to publish it")));
         }
-        let unreadable = audit::audit(self, prefix, &catalog, &mut records, by)?;
+        let unreadable = audit::audit(self, prefix, &catalog, &mut records, &presumed, by)?;
         if let Some(reason) = in_the_way(&catalog, &records, by) {
             remove_file(&self.directory.join(PUBLISHER))?;
             return match (unreadable, newer_than(&stored, self.age)) {
@@ -276,8 +284,19 @@ impl Collection {
             };
         }
         let missing = missing(&catalog, &records);
-        let published =
-            self.complete(prefix, &catalog, &records, by).and_then(|()| self.publish(prefix, &catalog, by));
+        let published = self
+            .complete(prefix, &catalog, &records, by)
+            .or_else(|error| {
+                // A redundancy file whose CRC is not known may be to blame.
+                let others = without_redundancy(&presumed, &records);
+                let is_other = !presumed.is_empty() && matches!(error, PfsError::Content { .. });
+                if is_other && in_the_way(&catalog, &others, by).is_none() {
+                    self.complete(prefix, &catalog, &others, by)
+                } else {
+                    Err(error)
+                }
+            })
+            .and_then(|()| self.publish(prefix, &catalog, by));
         if let (Err(_), By::Node) = (&published, by) {
             // Whoever tries next may.
             remove_file(&self.directory.join(PUBLISHER))?;
@@ -289,6 +308,18 @@ impl Collection {
         };
         look.note = self.finish(prefix);
         Ok(outcome)
+    }
+
+    /// Nothing else tells which files it has, and what their bytes were.
+    fn without_catalog(&self, error: &PfsError) -> Outcome {
+        let (again, dataset) = ("`scrfs umount --job-id ID --save SECONDS`", self.directory.join(DATASET));
+        let reason = format!(
+            "{error}; no other catalog of it is there. A node that has the dataset in its cache still writes \
+             it again ({again}); if none has, the dataset is lost: what is in {} was saved of it, and cannot \
+             be checked any more",
+            dataset.display()
+        );
+        Outcome::Waits { missing: Vec::new(), reason }
     }
 
     /// Where all files of a set are there, its members without files are too, whatever has become
@@ -421,6 +452,18 @@ pub(super) fn leave_out(bad: &BTreeSet<Member>, records: &mut [Option<MemberReco
             *record = None;
         }
     }
+}
+
+/// The same records without redundancy files of these members.
+fn without_redundancy(
+    members: &BTreeSet<Member>,
+    records: &[Option<MemberRecord>],
+) -> Vec<Option<MemberRecord>> {
+    let mut records = records.to_vec();
+    for record in records.iter_mut().flatten().filter(|record| members.contains(&record.member)) {
+        record.redundancy.clear();
+    }
+    records
 }
 
 /// It stays as it is for this reason; of some members bytes are there, and bad.

@@ -31,12 +31,13 @@ type Unreadable = Option<PfsError>;
 
 /// Compares the bytes that are there with the catalog. A member of which a file is bad is marked
 /// ([`Collection::bad`]), and counts as missing in `records`; where members are missing, redundancy
-/// data that is bad counts as missing too.
+/// data that is bad counts as missing too. Members in `presumed` count if all of their files were read.
 pub(super) fn audit(
     collection: &Collection,
     prefix: &Prefix,
     catalog: &Catalog,
     records: &mut [Option<MemberRecord>],
+    presumed: &BTreeSet<Member>,
     by: By<'_>,
 ) -> Result<Unreadable> {
     let until = match by {
@@ -44,7 +45,7 @@ pub(super) fn audit(
         By::Node | By::Person(_) => None,
     };
     let Some(tell) = by.listener() else { return Ok(None) };
-    read(&Audit { collection, prefix, catalog, tell, until }, records)
+    read(&Audit { collection, prefix, catalog, presumed, tell, until }, records)
 }
 
 /// Says what is bad, and whether time was short.
@@ -62,6 +63,8 @@ pub(in crate::prefix) struct Audit<'a> {
     pub(in crate::prefix) collection: &'a Collection,
     pub(in crate::prefix) prefix: &'a Prefix,
     pub(in crate::prefix) catalog: &'a Catalog,
+    /// Those of which only the files say that they are whole ([`Collection::presume`]).
+    pub(in crate::prefix) presumed: &'a BTreeSet<Member>,
     pub(in crate::prefix) tell: Tell<'a>,
     /// The rest is not read then.
     pub(in crate::prefix) until: Option<Instant>,
@@ -111,7 +114,14 @@ impl Audit<'_> {
             last = Some((&entry.path, sealed, is_good, is_bad));
         }
         leave_out(&gone, records);
+        if time_is_short {
+            leave_out(self.presumed, records);
+        }
         let is_there = |member: &Member| records.get(member.0 as usize).is_some_and(Option::is_some);
+        for member in self.presumed.iter().filter(|member| is_there(member)) {
+            let text = "is damaged, or not there: its files are, and their bytes are those that were sealed";
+            self.say(&format!("the record of member {member} ({}) {text}", self.host(*member)));
+        }
         // Their bytes are good again: who reads for a person has read all of them.
         for member in self.collection.bad()?.iter().filter(|member| is_there(member) && !time_is_short) {
             remove_file(&self.collection.bad_path(*member))?;
@@ -142,7 +152,9 @@ impl Audit<'_> {
         let members: Vec<Member> = self.catalog.layout.sets.iter().filter(lacks).flatten().copied().collect();
         for member in members {
             let Some(record) = records.get_mut(member.0 as usize).and_then(Option::as_mut) else { continue };
-            let Some(copy) = record.redundancy.first() else { continue };
+            let Some(copy) = record.redundancy.first().filter(|_| !self.presumed.contains(&member)) else {
+                continue;
+            };
             let recorded = Seen { size: copy.size, crc: copy.crc };
             match self.compare(&top, directory, &copy.name, recorded)? {
                 Found::TimeIsShort => return Ok(false),

@@ -1,8 +1,8 @@
 //! What nodes save of a dataset when their job has ended without its coordinators:
 //! `<prefix>/.scr/scavenge.<epoch>.<id>/`. In reading order: this file (what is in it, and a node's
 //! part), `adopt` (it becomes a dataset of the prefix), `again` (others do the same at that moment),
-//! `audit` (what has gone bad by then), `rebuild` (members whose nodes are lost, or whose bytes are
-//! bad), `pointers`.
+//! `presume` and `audit` (what has gone bad by then), `rebuild` (members whose nodes are lost, or
+//! whose bytes are bad), `pointers`.
 //!
 //! | name | what |
 //! |---|---|
@@ -27,6 +27,7 @@ mod adopt;
 mod again;
 pub(super) mod audit;
 mod pointers;
+mod presume;
 mod rebuild;
 
 use std::collections::BTreeSet;
@@ -327,34 +328,49 @@ impl Collection {
             }
             top => top?,
         };
-        let mut files = vec![Vec::new(); catalog.layout.members.len()];
-        for entry in &catalog.entries {
-            if let EntryKind::File(copy) = &entry.kind
-                && let Some(of) = files.get_mut(copy.member.0 as usize)
-            {
-                of.push((&entry.path, copy));
-            }
-        }
         let whole = |(member, files): (Member, Vec<(&RelPath, &FileCopy)>)| {
             let of = digest(files.iter().copied());
             let Some(mut record) = self.record_of(member)?.filter(|record| record.digest == of) else {
                 return Ok(None);
             };
             record.redundancy.retain(|copy| copy.encoding() == Some(catalog.layout.encoding));
-            for (path, copy) in files {
-                goes();
-                let at = || dataset.join(path.as_path());
-                match size_of(&top, path) {
-                    Ok(size) if size == copy.size => {}
-                    Ok(_) => return Ok(None),
-                    Err(e) if is_not_there(&e, &at()) => return Ok(None),
-                    Err(e) => return Err(PfsError::io(&at(), "open")(e)),
-                }
-            }
-            Ok(Some(record))
+            Ok(are_there(&top, &dataset, &files, goes)?.then_some(record))
         };
-        numbers.zip(files).map(whole).collect()
+        numbers.zip(files_of_members(catalog)).map(whole).collect()
     }
+}
+
+/// Each member's files.
+fn files_of_members(catalog: &Catalog) -> Vec<Vec<(&RelPath, &FileCopy)>> {
+    let mut files = vec![Vec::new(); catalog.layout.members.len()];
+    for entry in &catalog.entries {
+        if let EntryKind::File(copy) = &entry.kind
+            && let Some(of) = files.get_mut(copy.member.0 as usize)
+        {
+            of.push((&entry.path, copy));
+        }
+    }
+    files
+}
+
+/// These files are in `dataset`, which is `top`, with their sizes.
+fn are_there(
+    top: &OwnedFd,
+    dataset: &Path,
+    files: &[(&RelPath, &FileCopy)],
+    goes: &dyn Fn(),
+) -> Result<bool> {
+    for (path, copy) in files {
+        goes();
+        let at = || dataset.join(path.as_path());
+        match size_of(top, path) {
+            Ok(size) if size == copy.size => {}
+            Ok(_) => return Ok(false),
+            Err(e) if is_not_there(&e, &at()) => return Ok(false),
+            Err(e) => return Err(PfsError::io(&at(), "open")(e)),
+        }
+    }
+    Ok(true)
 }
 
 /// What the index says of a dataset.
@@ -391,6 +407,16 @@ fn read_tree(path: &Path) -> Result<Option<Hash>> {
 fn gone(set: &[Member], records: &[Option<MemberRecord>]) -> Vec<usize> {
     let redundancy = |member: &Member| records.get(member.0 as usize)?.as_ref()?.redundancy.first();
     (0..set.len()).filter(|at| redundancy(&set[*at]).is_none()).collect()
+}
+
+/// No record is there that a node has saved: its bytes have gone bad, or something else has its
+/// name.
+fn is_lost(error: &PfsError) -> bool {
+    match error {
+        PfsError::Content { .. } | PfsError::Unusable { .. } => true,
+        PfsError::Io { path, source, .. } => is_not_there(source, path),
+        _ => false,
+    }
 }
 
 /// What has this name, if anything, is no file that a node has saved.

@@ -4,7 +4,7 @@ use crate::control::loose::LooseSet;
 
 use super::super::directory::{PfsError, Prefix, Result, read_bounded, remove_tree};
 use super::super::loose;
-use super::{Collection, POINTERS, is_not_there, put};
+use super::{Collection, POINTERS, is_lost, put};
 
 /// Others may do the same at this moment, and be faster with a name.
 const TRIES: usize = 3;
@@ -72,14 +72,5 @@ impl Collection {
                 put => return put,
             }
         }
-    }
-}
-
-/// No set is there that a node has saved: its bytes have gone bad, or something else has its name.
-fn is_lost(error: &PfsError) -> bool {
-    match error {
-        PfsError::Content { .. } | PfsError::Unusable { .. } => true,
-        PfsError::Io { path, source, .. } => is_not_there(source, path),
-        _ => false,
     }
 }

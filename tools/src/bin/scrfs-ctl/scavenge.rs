@@ -16,10 +16,13 @@ use scrfs_tools::{Failure, Outcome, output};
 
 use crate::halt;
 
-/// What to do about what stays.
-const LATER: &str = "save the parts that are missing on their nodes (`scrfs umount --job-id ID --save SECONDS`) and \
-                     run this again; \
-                     or go on from the newest dataset that is on the PFS";
+/// What to do about members that are missing or bad.
+const SAVE: &str = "save the parts that are missing or bad on their nodes, where these have them in their caches still \
+                    (`scrfs umount --job-id ID --save SECONDS`), and run this again; \
+                    or go on from the newest dataset that is on the PFS";
+/// Where none is.
+const MEND: &str =
+    "mend what is named there, and run this again; or go on from the newest dataset that is on the PFS";
 
 pub(crate) fn scavenge(named: Option<&PathBuf>, json: bool) -> Outcome {
     let prefix = halt::prefix(named)?;
@@ -35,12 +38,15 @@ pub(crate) fn scavenge(named: Option<&PathBuf>, json: bool) -> Outcome {
             output::talk(&format!("{}: nothing is there that nodes have saved", prefix.display()));
         }
     }
-    let waiting = adoptions
+    let is_waiting =
+        |adoption: &&Adoption| matches!(adoption.outcome, Became::Waits { .. } | Became::Hindered(_));
+    let lacks_parts = adoptions
         .iter()
-        .filter(|adoption| matches!(adoption.outcome, Became::Waits { .. } | Became::Hindered(_)));
-    match waiting.count() {
+        .any(|adoption| matches!(&adoption.outcome, Became::Waits { missing, .. } if !missing.is_empty()));
+    match adoptions.iter().filter(is_waiting).count() {
         0 => Ok(()),
-        count => Err(Failure::new(format!("{count} of {} not published", adoptions.len())).hint(LATER)),
+        count => Err(Failure::new(format!("{count} of {} not published", adoptions.len()))
+            .hint(if lacks_parts { SAVE } else { MEND })),
     }
 }
 
