@@ -285,17 +285,7 @@ impl Collection {
         }
         let missing = missing(&catalog, &records);
         let published = self
-            .complete(prefix, &catalog, &records, by)
-            .or_else(|error| {
-                // A redundancy file whose CRC is not known may be to blame.
-                let others = without_redundancy(&presumed, &records);
-                let is_other = !presumed.is_empty() && matches!(error, PfsError::Content { .. });
-                if is_other && in_the_way(&catalog, &others, by).is_none() {
-                    self.complete(prefix, &catalog, &others, by)
-                } else {
-                    Err(error)
-                }
-            })
+            .complete_from(prefix, &catalog, &records, &presumed, by)
             .and_then(|()| self.publish(prefix, &catalog, by));
         if let (Err(_), By::Node) = (&published, by) {
             // Whoever tries next may.
@@ -375,6 +365,27 @@ impl Collection {
             }
             Err(e) => Err(PfsError::io(&path, "create")(e)),
         }
+    }
+
+    /// Rebuilds what is missing. A redundancy file whose CRC is not known may be to blame where that
+    /// fails; then the others may be enough.
+    fn complete_from(
+        &self,
+        prefix: &Prefix,
+        catalog: &Catalog,
+        records: &[Option<MemberRecord>],
+        presumed: &BTreeSet<Member>,
+        by: By<'_>,
+    ) -> Result<()> {
+        self.complete(prefix, catalog, records, by).or_else(|error| {
+            let others = without_redundancy(presumed, records);
+            let is_other = !presumed.is_empty() && matches!(error, PfsError::Content { .. });
+            if is_other && in_the_way(catalog, &others, by).is_none() {
+                self.complete(prefix, catalog, &others, by)
+            } else {
+                Err(error)
+            }
+        })
     }
 
     /// Rebuilds what is missing.

@@ -31,7 +31,8 @@ type Unreadable = Option<PfsError>;
 
 /// Compares the bytes that are there with the catalog. A member of which a file is bad is marked
 /// ([`Collection::bad`]), and counts as missing in `records`; where members are missing, redundancy
-/// data that is bad counts as missing too. Members in `presumed` count if all of their files were read.
+/// data that is bad counts as missing too. Members in `presumed` count if all of their files were
+/// read.
 pub(super) fn audit(
     collection: &Collection,
     prefix: &Prefix,

@@ -1,6 +1,6 @@
 //! What nodes save of a dataset when their job has ended without its coordinators:
 //! `<prefix>/.scr/scavenge.<epoch>.<id>/`. In reading order: this file (what is in it, and a node's
-//! part), `adopt` (it becomes a dataset of the prefix), `again` (others do the same at that moment),
+//! part), `adopt` (it becomes a dataset of the prefix), `again` (others do the same at once),
 //! `presume` and `audit` (what has gone bad by then), `rebuild` (members whose nodes are lost, or
 //! whose bytes are bad), `pointers`.
 //!
