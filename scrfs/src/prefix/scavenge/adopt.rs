@@ -367,8 +367,8 @@ impl Collection {
         }
     }
 
-    /// Rebuilds what is missing. A redundancy file whose CRC is not known may be to blame where that
-    /// fails; then the others may be enough.
+    /// Rebuilds what is missing. A redundancy file whose CRC is not known may be to blame where
+    /// that fails; then the others may be enough.
     fn complete_from(
         &self,
         prefix: &Prefix,

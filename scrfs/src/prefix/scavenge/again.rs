@@ -1,10 +1,11 @@
 //! Two that publish the same dataset at once: coordinators that start, persons, nodes.
 //!
 //! None keeps another out, since one that has died must hold up nobody. What they write is the
-//! same, and gets its place by renames; the index has its lock. One takes `dataset/` away, announces
-//! that before, and has the lock until the index entry is there. Under the hands of the others files
-//! are gone then, which says nothing about what was saved: they look again. That waits for the lock
-//! first, and goes on with the swap of one that is gone ([`super::super::lock`]).
+//! same, and gets its place by renames; the index has its lock. One takes `dataset/` away,
+//! announces that before, and has the lock until the index entry is there. Under the hands of the
+//! others files are gone then, which says nothing about what was saved: they look again. That
+//! waits for the lock first, and goes on with the swap of one that is gone
+//! ([`super::super::lock`]).
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

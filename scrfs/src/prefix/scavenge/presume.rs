@@ -1,5 +1,5 @@
-//! Members whose records are damaged, or not there, and whose files are: the catalog knows sizes and
-//! CRCs, so that whoever reads the files knows as much as the record said.
+//! Members whose records are damaged, or not there, and whose files are: the catalog knows sizes
+//! and CRCs, so that whoever reads the files knows as much as the record said.
 //!
 //! Of a member's redundancy file the CRC is in the record alone. It is used all the same where its
 //! set needs it, since a rebuilt file gets its name only with the CRC that the catalog has.
