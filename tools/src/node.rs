@@ -28,7 +28,7 @@ pub fn mount_point(given: Option<PathBuf>) -> Outcome<PathBuf> {
 
 /// A daemon that does not answer in this time has a problem.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two questions to a daemon whose worker is being replaced.
+/// Between two questions to a daemon whose worker is being replaced, or was a moment ago.
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// The daemon of one mount.
@@ -94,17 +94,27 @@ impl Node {
 
     /// Has a dataset flushed; the newest protected one where none is named.
     pub fn flush(&self, name: Option<&[u8]>) -> Outcome<Flushable> {
-        match self.ask(&Ask::Flush(name.map(<[u8]>::to_vec)))? {
-            Answer::Flush(what) => Ok(what),
-            other => Err(self.unexpected(&other)),
+        loop {
+            match self.ask(&Ask::Flush(name.map(<[u8]>::to_vec)))? {
+                Answer::Flush(Flushable::NoCoordinator(_)) if question::is_young(&self.control) => {
+                    std::thread::sleep(AGAIN);
+                }
+                Answer::Flush(what) => return Ok(what),
+                other => return Err(self.unexpected(&other)),
+            }
         }
     }
 
     /// Has the cached bytes of a dataset compared with their checksums.
     pub fn scrub(&self, name: &[u8]) -> Outcome<Flushable> {
-        match self.ask(&Ask::Scrub(name.to_vec()))? {
-            Answer::Scrub(what) => Ok(what),
-            other => Err(self.unexpected(&other)),
+        loop {
+            match self.ask(&Ask::Scrub(name.to_vec()))? {
+                Answer::Scrub(Flushable::NoCoordinator(_)) if question::is_young(&self.control) => {
+                    std::thread::sleep(AGAIN);
+                }
+                Answer::Scrub(what) => return Ok(what),
+                other => return Err(self.unexpected(&other)),
+            }
         }
     }
 

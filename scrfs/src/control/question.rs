@@ -20,6 +20,8 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// supervisor that starts one.
 const SUCCESSION: Duration = Duration::from_secs(3);
 
+/// A coordinator finds the worker that follows another sooner.
+const COORDINATOR_RETURN: Duration = Duration::from_secs(5);
 /// So often a worker may die while it is asked. A question that ends every worker is not asked for
 /// ever.
 const DEATHS_MAX: u32 = 3;
@@ -117,6 +119,13 @@ pub fn ask(control: &Path, question: &Ask, timeout: Duration) -> Result<Answer, 
         }
         std::thread::sleep(AGAIN);
     }
+}
+
+/// The worker of this control directory serves for a few seconds only: the coordinator of the one
+/// before may not have come back yet.
+pub fn is_young(control: &Path) -> bool {
+    let taken = control.join(WORKER_LOCK).symlink_metadata().and_then(|meta| meta.modified());
+    taken.is_ok_and(|taken| taken.elapsed().is_ok_and(|ago| ago < COORDINATOR_RETURN))
 }
 
 /// Nothing came for the whole time, or there was no worker.

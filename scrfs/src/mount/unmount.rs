@@ -14,7 +14,7 @@ use super::{MountError, device, failed, mount_point};
 use crate::control::directory::{
     SUPERVISOR_LOCK, WORKER_LOCK, holder, is_stopped, options_of, supervisor_of, was_killed,
 };
-use crate::control::question::{self, QuestionError, is_late};
+use crate::control::question::{self, QuestionError, is_late, is_young};
 use crate::control::{Answer, Ask};
 use crate::store::private;
 
@@ -27,10 +27,6 @@ pub(super) const KILL_BOUND: Duration = Duration::from_secs(5);
 const ANSWER_BOUND: Duration = Duration::from_secs(5);
 /// For the end of one that is about to end.
 const COORDINATOR_END: Duration = Duration::from_secs(2);
-/// A coordinator finds the worker that follows another sooner.
-const COORDINATOR_RETURN: Duration = Duration::from_secs(5);
-/// Between a supervisor's start and its first worker's. One that comes later follows another.
-const FIRST_WORKER: Duration = Duration::from_secs(2);
 /// An unmount after which the supervisor lives longer than this has left a copy elsewhere.
 const COPY_SECONDS: u64 = 3;
 /// Two commands that unmount keep each other from it no longer than this.
@@ -224,7 +220,7 @@ fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
         };
         match status.coordinator {
             Some(coordinator) => break coordinator,
-            None if status.was_attached && follows_another(control) => std::thread::sleep(MEETING),
+            None if status.was_attached && is_young(control) => std::thread::sleep(MEETING),
             None => return Ok(()),
         }
     };
@@ -237,15 +233,6 @@ fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
         Some(process) if readable(process.as_fd(), until) => Ok(()),
         _ => Err(MountError::Served { mount_point: mount_point.to_owned(), pid }),
     }
-}
-
-/// The worker of this control directory has taken over from another just now: that one's
-/// coordinator may not have come back yet.
-fn follows_another(control: &Path) -> bool {
-    let taken = |name| control.join(name).symlink_metadata().and_then(|meta| meta.modified()).ok();
-    let (Some(supervisor), Some(worker)) = (taken(SUPERVISOR_LOCK), taken(WORKER_LOCK)) else { return false };
-    let after = worker.duration_since(supervisor).unwrap_or_default();
-    after > FIRST_WORKER && worker.elapsed().is_ok_and(|ago| ago < COORDINATOR_RETURN)
 }
 
 /// A process of this daemon was not killed.

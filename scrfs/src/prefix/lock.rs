@@ -19,7 +19,7 @@ use super::directory::{PfsError, Prefix, Result, read_bounded};
 /// Tries against another that takes over the same stale lock.
 const TRIES: usize = 16;
 /// Between two looks at a lock that is waited for: a PFS tells nobody when it goes.
-const POLL: Duration = Duration::from_millis(20);
+pub(super) const POLL: Duration = Duration::from_millis(20);
 
 /// The lock, held until it is dropped.
 pub(super) struct Lock {

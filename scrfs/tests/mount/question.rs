@@ -13,8 +13,6 @@ use super::{fails, in_namespace};
 
 /// However busy the machine is.
 const WAIT: Duration = Duration::from_secs(25);
-/// A worker that starts later after its supervisor follows another, as `umount` sees it.
-const FIRST_WORKER: Duration = Duration::from_secs(2);
 
 /// The half second without a worker is not the end of the daemon: a question waits for the next
 /// one, and a mount whose job goes on is not taken away.
@@ -23,8 +21,6 @@ fn questions_between_two_workers_wait_for_the_next() {
     in_namespace(&[], |m| {
         let lead = Steady::start(&m.control());
         let control = m.control();
-        // What comes sooner is a first worker's start.
-        std::thread::sleep(FIRST_WORKER);
         for turn in 0..20 {
             let worker = m.pid("worker.lock");
             kill(Pid::from_raw(worker), Signal::SIGKILL).unwrap();

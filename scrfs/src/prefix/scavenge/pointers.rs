@@ -1,13 +1,18 @@
 //! The pointer files that were saved with a dataset: they go with it into the prefix.
 
+use std::io::ErrorKind;
+
 use crate::control::loose::LooseSet;
 
 use super::super::directory::{PfsError, Prefix, Result, read_bounded, remove_tree};
+use super::super::lock::POLL;
 use super::super::loose;
 use super::{Collection, POINTERS, is_lost, put};
 
 /// Others may do the same at this moment, and be faster with a name.
 const TRIES: usize = 3;
+/// And leave a name in what is removed.
+const REMOVALS_MAX: usize = 50;
 
 impl Collection {
     /// Pointer files that it is presented with; of several nodes' those that know the newest
@@ -53,12 +58,28 @@ impl Collection {
                 return Some(format!("{text}; scrfs-ctl scavenge, or the next start, tries again"));
             }
         };
-        if let Err(error) = remove_tree(&self.directory) {
+        if let Err(error) = self.remove() {
             tracing::warn!(%error, "what was scavenged and is published could not be removed");
             let text = format!("what was saved of it stays: {error}");
             told = Some(told.map_or_else(|| text.clone(), |told| format!("{told}; {text}")));
         }
         told
+    }
+
+    /// Others that were about to publish it may put a name there while it is removed.
+    fn remove(&self) -> Result<()> {
+        let mut tries = 1;
+        loop {
+            match remove_tree(&self.directory) {
+                Err(PfsError::Io { source, .. })
+                    if source.kind() == ErrorKind::DirectoryNotEmpty && tries < REMOVALS_MAX =>
+                {
+                    tries += 1;
+                    std::thread::sleep(POLL);
+                }
+                removed => return removed,
+            }
+        }
     }
 
     fn bring(&self, prefix: &Prefix, set: &LooseSet) -> Result<()> {
