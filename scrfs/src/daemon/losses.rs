@@ -1,7 +1,7 @@
 //! Datasets that have left the caches, for the status: those that were due for the PFS and are not
 //! on it, and the newest that is. Not on storage.
 
-use crate::ids::DatasetId;
+use crate::ids::{DatasetId, Epoch};
 use crate::status::{Elsewhere, Unsaved};
 
 use super::state::{Dataset, Table};
@@ -15,7 +15,7 @@ pub(super) struct Losses {
     /// The newest dataset that this worker has seen on the PFS.
     newest_saved: Option<DatasetId>,
     /// The newest that has left the caches and is on the PFS.
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<(Epoch, Elsewhere)>,
 }
 
 impl Losses {
@@ -25,7 +25,8 @@ impl Losses {
         let Some(dataset) = table.datasets.get(&id) else { return };
         if dataset.flushed && !dataset.life.is_hidden() {
             let left = Elsewhere { id: id.0, name: dataset.shown_name() };
-            self.elsewhere = self.elsewhere.take().filter(|known| known.id > left.id).or(Some(left));
+            let newer = |known: &(Epoch, Elsewhere)| (known.0, known.1.id) > (dataset.epoch, left.id);
+            self.elsewhere = self.elsewhere.take().filter(newer).or(Some((dataset.epoch, left)));
         }
         let Some(failure) = dataset.flush_failed.as_ref().filter(|_| !dataset.flushed) else { return };
         let saved = table.datasets.values().filter(|other| other.flushed).map(|other| other.id).max();
@@ -50,8 +51,10 @@ impl Losses {
         self.elsewhere = None;
     }
 
-    pub(super) fn on_pfs(&self) -> Option<Elsewhere> {
-        self.elsewhere.clone()
+    /// Where restarts go on from none that is older than `floor`.
+    pub(super) fn on_pfs(&self, floor: Epoch) -> Option<Elsewhere> {
+        let known = self.elsewhere.as_ref().filter(|(epoch, _)| *epoch >= floor);
+        known.map(|(_, elsewhere)| elsewhere.clone())
     }
 
     pub(super) fn list(&self) -> Vec<Unsaved> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 
 use crate::control::HeldState;
-use crate::ids::DatasetId;
+use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
 use crate::status::last::VERSION;
 use crate::status::{
@@ -69,7 +69,11 @@ impl Node {
             priority: self.priority_status(&state),
             datasets,
             unsaved: state.losses.list(),
-            on_pfs: state.losses.on_pfs().filter(|_| state.settings.as_ref().is_some_and(|s| s.fetch)),
+            on_pfs: state
+                .settings
+                .as_ref()
+                .filter(|settings| settings.fetch)
+                .and_then(|settings| state.losses.on_pfs(Epoch(settings.restart.not_before))),
             more_open,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         }
