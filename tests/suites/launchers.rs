@@ -266,7 +266,7 @@ fn lost_at_the_launch(name: &str, program: &str, lose: fn(&Cluster, &Path)) -> S
     // A node that hangs may be asked still, and say which process does not go on.
     let told = ["no answer", "the daemon of /run/scrfs/root/scr.launch is stopped: its worker, process "];
     let is_named = |why: &&str| said.contains(&format!("node1 is left out from now on: {why}"));
-    assert!(told.iter().any(|why| is_named(&why)), "{said}");
+    assert!(told.iter().any(is_named), "{said}");
     assert!(said.contains("run 1 on node0 node2 node3"), "{said}");
     said
 }
