@@ -199,7 +199,7 @@ fn a_frozen_daemon_is_given_up_at_last(cluster: &Cluster, slurm: &Slurm<'_>, nod
     let logged = cluster.on(node).run(&format!("cat {STAND_INS}/logged")).must().to_owned();
     let lost = format!("job {}: its caches are given up after 0 s, and what the PFS lacks of them", batch.0);
     // The hook may be told, or end the try itself.
-    let why = ["no answer within 15 s", "not unmounted in time"];
+    let why = ["is stopped: its worker, process ", "not unmounted in time"];
     assert!(logged.matches(&lost).count() == 1 && why.iter().any(|why| logged.contains(why)), "{logged}");
     no_stand_ins(cluster, node);
 }
