@@ -94,28 +94,12 @@ impl Node {
 
     /// Has a dataset flushed; the newest protected one where none is named.
     pub fn flush(&self, name: Option<&[u8]>) -> Outcome<Flushable> {
-        loop {
-            match self.ask(&Ask::Flush(name.map(<[u8]>::to_vec)))? {
-                Answer::Flush(Flushable::NoCoordinator(_)) if question::is_young(&self.control) => {
-                    std::thread::sleep(AGAIN);
-                }
-                Answer::Flush(what) => return Ok(what),
-                other => return Err(self.unexpected(&other)),
-            }
-        }
+        self.wish(&Ask::Flush(name.map(<[u8]>::to_vec)))
     }
 
     /// Has the cached bytes of a dataset compared with their checksums.
     pub fn scrub(&self, name: &[u8]) -> Outcome<Flushable> {
-        loop {
-            match self.ask(&Ask::Scrub(name.to_vec()))? {
-                Answer::Scrub(Flushable::NoCoordinator(_)) if question::is_young(&self.control) => {
-                    std::thread::sleep(AGAIN);
-                }
-                Answer::Scrub(what) => return Ok(what),
-                other => return Err(self.unexpected(&other)),
-            }
-        }
+        self.wish(&Ask::Scrub(name.to_vec()))
     }
 
     /// Has datasets in the directory that `SCRFS_CHECKPOINT_PATH` names as `path`. A mount that was
@@ -141,6 +125,21 @@ impl Node {
                 return Err(failure);
             }
             std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// What a coordinator carries out. One that has not come back to a new worker is waited for.
+    fn wish(&self, asked: &Ask) -> Outcome<Flushable> {
+        loop {
+            match self.ask(asked)? {
+                Answer::Flush(Flushable::NoCoordinator(_)) | Answer::Scrub(Flushable::NoCoordinator(_))
+                    if question::is_young(&self.control) =>
+                {
+                    std::thread::sleep(AGAIN);
+                }
+                Answer::Flush(what) | Answer::Scrub(what) => return Ok(what),
+                other => return Err(self.unexpected(&other)),
+            }
         }
     }
 

@@ -15,7 +15,7 @@ pub(super) struct Losses {
     /// The newest dataset that this worker has seen on the PFS.
     newest_saved: Option<DatasetId>,
     /// The newest that has left the caches and is on the PFS.
-    elsewhere: Option<(Epoch, Elsewhere)>,
+    on_pfs: Option<(Epoch, Elsewhere)>,
 }
 
 impl Losses {
@@ -26,7 +26,7 @@ impl Losses {
         if dataset.flushed && !dataset.life.is_hidden() {
             let left = Elsewhere { id: id.0, name: dataset.shown_name() };
             let newer = |known: &(Epoch, Elsewhere)| (known.0, known.1.id) > (dataset.epoch, left.id);
-            self.elsewhere = self.elsewhere.take().filter(newer).or(Some((dataset.epoch, left)));
+            self.on_pfs = self.on_pfs.take().filter(newer).or(Some((dataset.epoch, left)));
         }
         let Some(failure) = dataset.flush_failed.as_ref().filter(|_| !dataset.flushed) else { return };
         let saved = table.datasets.values().filter(|other| other.flushed).map(|other| other.id).max();
@@ -48,12 +48,12 @@ impl Losses {
     /// Another prefix is the job's now: what was on the PFS is not there.
     pub(super) fn elsewhere(&mut self) {
         self.newest_saved = None;
-        self.elsewhere = None;
+        self.on_pfs = None;
     }
 
     /// Where restarts go on from none that is older than `floor`.
     pub(super) fn on_pfs(&self, floor: Epoch) -> Option<Elsewhere> {
-        let known = self.elsewhere.as_ref().filter(|(epoch, _)| *epoch >= floor);
+        let known = self.on_pfs.as_ref().filter(|(epoch, _)| *epoch >= floor);
         known.map(|(_, elsewhere)| elsewhere.clone())
     }
 

@@ -20,8 +20,7 @@ use super::table::{self, Mounted, TABLE};
 use super::unmount::Despite;
 use super::{MountError, failed, mount_point, server, stores, unmount};
 use crate::bounded;
-use crate::control::directory::JOB_PREFIX;
-use crate::control::directory::{WORKER_LOCK, holder, is_stopped, supervisor_of, was_killed};
+use crate::control::directory::{JOB_PREFIX, WORKER_LOCK, holder, is_stopped, supervisor_of, was_killed};
 use crate::store::private;
 
 pub use super::sweep::{Alive, Manner, sweep};

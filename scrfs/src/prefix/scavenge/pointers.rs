@@ -11,7 +11,7 @@ use super::{Collection, POINTERS, is_lost, put};
 
 /// Others may do the same at this moment, and be faster with a name.
 const TRIES: usize = 3;
-/// And leave a name in what is removed.
+/// Removals of a directory in which others still make names.
 const REMOVALS_MAX: usize = 50;
 
 impl Collection {
