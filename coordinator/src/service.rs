@@ -19,6 +19,7 @@ use signal_hook::iterator::Signals;
 
 use crate::bell::{Bell, Ringer};
 use crate::comm::Transport;
+use crate::farewell;
 use crate::inbox::Inbox;
 use crate::lead::Lack;
 use crate::message::{EpochSecret, Greeting, Opening};
@@ -75,6 +76,8 @@ const EXIT_SETTINGS: u8 = 78;
 const EXIT_LACKS: u8 = 69;
 /// The end must come even if a peer no longer answers.
 const END_LIMIT: Duration = Duration::from_secs(3);
+/// For all to say that they leave: Open MPI kills a second after it has asked them to.
+const FAREWELL_LIMIT: Duration = Duration::from_millis(800);
 
 /// Why a coordinator fails.
 #[derive(Debug, thiserror::Error)]
@@ -167,9 +170,9 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         wakes_now = wakes.next_session();
     }
     match served {
-        Ok(Ended::AskedEarly) => leave(transport, ExitCode::from(EXIT_FAILED)),
+        Ok(Ended::AskedEarly) => leave(transport, &session, ExitCode::from(EXIT_FAILED)),
         // Who waits for the mounts is not to take the former for a coordinator's usual end.
-        Ok(Ended::Asked | Ended::Lost) => leave(transport, ExitCode::SUCCESS),
+        Ok(Ended::Asked | Ended::Lost) => leave(transport, &session, ExitCode::SUCCESS),
         Err(error) => fail(&transport, &sources.host, &error),
     }
 }
@@ -194,6 +197,8 @@ struct Session<'a> {
     sources: &'a Sources,
     /// Epoch and secret of the session before.
     before: Option<(Epoch, EpochSecret)>,
+    /// The daemon that it is or was attached to.
+    daemon: Option<node::Questions>,
     watched: Door<Watched>,
     bell: Door<Bell>,
     ringer: Ringer,
@@ -234,6 +239,7 @@ impl<'a> Session<'a> {
             config,
             sources,
             before: None,
+            daemon: None,
             watched: Door::new(Watched::begin(), Watched::port, "is not watched"),
             bell: Door::new(Bell::begin(), Bell::port, "has no bell"),
             ringer: Ringer::silent(),
@@ -290,6 +296,7 @@ impl<'a> Session<'a> {
             settings: Box::new(opening.settings.clone()),
         };
         let (connect, questions) = (daemon.connector(opening.epoch), daemon.questions());
+        self.daemon = Some(questions.clone());
         let up = wakes.clone();
         let pulse = Arc::clone(&self.pulse);
         let node = daemon.attach(role, pulse, move |from| up.send(Wake::Daemon(from)))?;
@@ -313,6 +320,13 @@ impl<'a> Session<'a> {
             watch.map_err(|error| ServiceError::Thread("the watch", error))?;
         }
         Ok(Attached { node, connect, questions, opening, early })
+    }
+
+    /// All coordinators end as they were asked to: the daemon need not await others.
+    fn bid_farewell(&self) {
+        if let (Some((epoch, _)), Some(daemon)) = (self.before, &self.daemon) {
+            daemon.bid_farewell(epoch);
+        }
     }
 
     fn greeting(&self, epoch: Epoch) -> Greeting {
@@ -355,9 +369,14 @@ fn lead_threads(
 }
 
 /// All coordinators were asked to end.
-fn leave(transport: impl Leave, code: ExitCode) -> ExitCode {
+fn leave(mut transport: impl Leave, session: &Session<'_>, code: ExitCode) -> ExitCode {
     step_back();
     end_at_the_latest();
+    match farewell::all_leave(&mut transport, FAREWELL_LIMIT) {
+        Ok(true) => session.bid_farewell(),
+        Ok(false) => tracing::info!("not all coordinators end as they were asked to"),
+        Err(error) => tracing::warn!(%error, "left without the others"),
+    }
     if let Err(error) = transport.finish(END_LIMIT) {
         tracing::warn!(%error, "left without the others");
     }

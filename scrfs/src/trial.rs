@@ -168,7 +168,7 @@ pub(super) fn start(control_base: &Path, directory: &Path, foreground: bool) -> 
     })?;
     // Those that were killed take room.
     for job in left_of(control_base, &directory).iter().filter(|left| **left != job) {
-        let _ = scrfs_itself(&["umount", "--purge", "--job-id", job], None);
+        let _ = scrfs_itself(&["umount", "--served", "--purge", "--job-id", job], None);
     }
     // In the foreground a signal is the way to end it, at any time.
     let interrupted = || if foreground { Ok(()) } else { Err(TrialError::Interrupted) };
@@ -292,7 +292,7 @@ pub(super) fn stop(control_base: &Path, directory: &Path) -> Outcome {
             }
             return left.iter().try_for_each(|job| {
                 end_coordinator(job);
-                scrfs_itself(&["umount", "--purge", "--job-id", job], None)
+                scrfs_itself(&["umount", "--served", "--purge", "--job-id", job], None)
             });
         }
     };
@@ -310,7 +310,7 @@ pub(super) fn stop(control_base: &Path, directory: &Path) -> Outcome {
     scrfs_itself(&["umount", "--served"], Some(directory))?;
     end_coordinator(job);
     // Its records tell where its stores are, whatever has become of its daemon.
-    scrfs_itself(&["umount", "--purge", "--job-id", job], None)
+    scrfs_itself(&["umount", "--served", "--purge", "--job-id", job], None)
 }
 
 /// Ends the coordinator of a trial, which may not be known to the daemon: that has died, or the

@@ -343,6 +343,8 @@ fn status() -> NodeStatus {
         flush_every: 10,
         coordinator: Some(CoordinatorStatus { rank: 0, hosts: hosts(), pid: 44 }),
         was_attached: true,
+        awaited: true,
+        supervisor_stopped: Some(44),
         epoch: 9,
         datasets: vec![dataset],
         unsaved: Vec::new(),

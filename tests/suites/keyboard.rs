@@ -76,7 +76,7 @@ fn the_first_lines_of_the_readme_work_for_an_ordinary_user() {
     assert!(busy.code == 1 && busy.err.starts_with("scrfs: /tmp/scr is in use\nhint: "), "{busy}");
     user.run("mkdir ~/scr/b && echo x > ~/scr/b/f && touch ~/scr/b/.complete").must();
     user.run("pkill -KILL -u 1000 scrfs-coord").must();
-    let gone = || user.run("scrfs-ctl status").must().contains("no coordinator now");
+    let gone = || user.run("scrfs-ctl status").must().contains("its coordinator is awaited");
     wait::until_true("word of the coordinator's end", SOON, gone);
     user.run("scrfs try --stop ~/scr").must();
     let again = user.run("scrfs try --stop ~/scr");

@@ -3,6 +3,7 @@
 //! They need root, `/dev/fuse` and Open MPI; each test brings up its own cluster.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
+mod awaited;
 mod cluster;
 mod crash_points;
 mod endings;

@@ -128,12 +128,14 @@ impl Node {
         }
     }
 
-    /// What a coordinator carries out. One that has not come back to a new worker is waited for.
+    /// What a coordinator carries out. One that the daemon awaits is waited for, and so is one that
+    /// has attached and settles what is in doubt.
     fn wish(&self, asked: &Ask) -> Outcome<Flushable> {
+        let begun = Instant::now();
         loop {
             match self.ask(asked)? {
                 Answer::Flush(Flushable::NoCoordinator(_)) | Answer::Scrub(Flushable::NoCoordinator(_))
-                    if question::is_young(&self.control) =>
+                    if begun.elapsed() < question::COORDINATOR_RETURN && self.is_to_serve()? =>
                 {
                     std::thread::sleep(AGAIN);
                 }
@@ -141,6 +143,11 @@ impl Node {
                 other => return Err(self.unexpected(&other)),
             }
         }
+    }
+
+    fn is_to_serve(&self) -> Outcome<bool> {
+        let status = self.status()?;
+        Ok(status.awaited || status.coordinator.is_some())
     }
 
     fn ask(&self, asked: &Ask) -> Outcome<Answer> {
@@ -190,10 +197,14 @@ fn explain(mount: &Path, error: &ClientError) -> Failure {
             failure.hint(scrfs::remedy::of(source))
         }
         ClientError::Connect { .. } => {
-            failure.hint(format!("its daemon has died: `scrfs umount {at}`, then `scrfs mount {at}`; files of the cache are kept"))
+            failure.hint(format!(
+                "its daemon has died: who mounted it can do so anew for the same job: `scrfs umount {at}`, then `scrfs mount {at}`; \
+                 files of the cache are kept"
+            ))
         }
         ClientError::Stream(_) => failure.hint(format!(
-            "its daemon does not answer, or is of another version: `scrfs reload {at}` starts the installed one"
+            "its daemon is stopped (see `ps`), the node is very busy, or they are of different versions: `scrfs reload {at}`, \
+             as who mounted it, starts the installed one"
         )),
         ClientError::MountTable(error) => failure.hint(scrfs::remedy::of(error)),
         ClientError::Failed { .. } | ClientError::Unexpected => {

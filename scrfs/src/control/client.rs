@@ -15,6 +15,8 @@ use crate::mounted::{self, Mounted};
 const LINKS_MAX: usize = 40;
 /// How long a daemon may take to accept a connection.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(30);
+/// For a connection to who listens, whether that answers or not.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 fn silent(directory: &Path, error: &std::io::Error) -> String {
     let directory = directory.display();
@@ -123,6 +125,14 @@ fn is_believable(socket: &std::os::unix::net::UnixStream) -> std::io::Result<()>
     }
     let why = format!("user {} listens there", listens.as_raw());
     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why))
+}
+
+/// The worker that listens in a control directory, or did when it died, if its keeper lives.
+pub(super) fn listener(directory: &Path) -> Option<u32> {
+    let socket = stream::connect(directory, AT_ONCE).ok()?;
+    is_believable(&socket).ok()?;
+    let pid = rustix::net::sockopt::socket_peercred(&socket).ok()?.pid;
+    Some(pid.as_raw_nonzero().get().cast_unsigned())
 }
 
 fn greet(directory: &Path, role: Role, timeout: Duration) -> Result<(Sender, Receiver), ClientError> {

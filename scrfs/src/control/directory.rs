@@ -73,6 +73,18 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     state.is_some_and(|state| state.trim_start().starts_with(['T', 't']))
 }
 
+/// The process that has started this one, if it is stopped.
+pub(crate) fn stopped_parent() -> Option<u32> {
+    let parent = rustix::process::getppid()?.as_raw_nonzero().get().cast_unsigned();
+    Some(parent).filter(|parent| is_stopped(*parent))
+}
+
+/// The process that has started another; of one that is gone none.
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
 fn is_of(pid: u32, user: u32) -> bool {
     std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| pid != 0 && meta.uid() == user)
 }

@@ -6,7 +6,7 @@ use super::{Reason, Settings};
 use crate::ids::{DatasetId, Epoch, NodeRank};
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 18;
+pub const PROTOCOL: u32 = 19;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,6 +83,8 @@ pub enum Ask {
     /// Datasets are in this directory, as `SCRFS_CHECKPOINT_PATH` says it; to be asked again while
     /// another worker takes over.
     CheckpointPath(Vec<u8>),
+    /// All coordinators of this epoch have ended together, as they were asked to: none is awaited.
+    Left(Epoch),
     /// Unmount and end, as SIGTERM does.
     Stop,
     /// The job has ended: save this node's part of the newest dataset in the prefix, if it is not
@@ -107,7 +109,7 @@ pub enum Answer {
     Status(Box<crate::status::NodeStatus>),
     /// To [`Ask::Events`], oldest first, a JSON line each.
     Events(Vec<String>),
-    /// To [`Ask::RecordIo`] and [`Ask::CheckpointPath`].
+    /// To [`Ask::RecordIo`], [`Ask::CheckpointPath`] and [`Ask::Left`].
     Done,
     /// To [`Ask::CheckpointPath`]: another worker is about to take over, and serves by it.
     Reloading,

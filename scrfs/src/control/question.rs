@@ -1,6 +1,8 @@
 //! Asks a job's daemon. A question that meets the time between two workers waits for the next one.
 
+use std::fmt;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,7 +11,7 @@ use rustix::io::Errno;
 
 use super::client::{self, ClientError};
 use super::directory::{
-    LOG, SUPERVISOR_LOCK, WORKER_LOCK, holder, is_stopped, options_of, supervisor_of, was_killed,
+    LOG, SUPERVISOR_LOCK, WORKER_LOCK, holder, is_stopped, options_of, parent_of, supervisor_of, was_killed,
 };
 use super::stream::StreamError;
 use super::{Answer, Ask};
@@ -19,9 +21,9 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Most workers follow their predecessors sooner. For callers that may not see whether there is a
 /// supervisor that starts one.
 const SUCCESSION: Duration = Duration::from_secs(3);
-
-/// A coordinator finds the worker that follows another sooner.
-const COORDINATOR_RETURN: Duration = Duration::from_secs(5);
+/// How long who needs a coordinator waits for one that a daemon awaits, however long that may
+/// await it.
+pub const COORDINATOR_RETURN: Duration = Duration::from_secs(20);
 /// So often a worker may die while it is asked. A question that ends every worker is not asked for
 /// ever.
 const DEATHS_MAX: u32 = 3;
@@ -52,16 +54,57 @@ pub enum Living {
         /// How long one was waited for.
         seconds: u64,
     },
-    /// A process of the daemon is stopped, as by SIGSTOP.
-    #[error("the daemon of {directory} is stopped: its {process}, process {pid}")]
+    /// Processes of the daemon are stopped, as by SIGSTOP.
+    #[error("the daemon of {directory} is stopped: {stopped}")]
     Stopped {
         /// The control directory.
         directory: PathBuf,
-        /// Worker or supervisor.
-        process: &'static str,
-        /// The process.
-        pid: u32,
+        /// Which.
+        stopped: Stopped,
     },
+}
+
+/// Worker, supervisor, or both; one of them there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped {
+    worker: Option<u32>,
+    supervisor: Option<u32>,
+}
+
+impl Stopped {
+    /// `None`: neither process is stopped.
+    fn among(worker: Option<u32>, supervisor: Option<u32>) -> Option<Self> {
+        let stopped = |process: Option<u32>| process.filter(|pid| is_stopped(*pid));
+        let (worker, supervisor) = (stopped(worker), stopped(supervisor));
+        (worker.is_some() || supervisor.is_some()).then_some(Self { worker, supervisor })
+    }
+
+    fn pids(self) -> impl Iterator<Item = u32> {
+        // The worker last: it is replaced if it cannot go on.
+        [self.supervisor, self.worker].into_iter().flatten()
+    }
+
+    fn are_of_others(self) -> bool {
+        let me = rustix::process::geteuid();
+        let is_of_others = |pid| {
+            let process = std::fs::metadata(format!("/proc/{pid}"));
+            process.is_ok_and(|process| process.uid() != me.as_raw())
+        };
+        !me.is_root() && self.pids().any(is_of_others)
+    }
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.worker, self.supervisor) {
+            (Some(worker), Some(supervisor)) => {
+                write!(f, "its worker, process {worker}, and its supervisor, process {supervisor}")
+            }
+            (Some(pid), None) => write!(f, "its worker, process {pid}"),
+            (None, Some(pid)) => write!(f, "its supervisor, process {pid}"),
+            (None, None) => Ok(()),
+        }
+    }
 }
 
 impl Living {
@@ -75,10 +118,14 @@ impl Living {
                     "ask again; {log} says why none starts; the mount is ended by: scrfs umount --force {job}"
                 )
             }
-            Self::Stopped { directory, pid, .. } => format!(
-                "let it go on: kill -CONT {pid}; or end it and its mount: scrfs umount --force {}",
-                options_of(directory)
-            ),
+            Self::Stopped { directory, stopped } => {
+                let pids: Vec<String> = stopped.pids().map(|pid| pid.to_string()).collect();
+                let (pids, job) = (pids.join(" "), options_of(directory));
+                let who = if stopped.are_of_others() { "an administrator can " } else { "" };
+                format!(
+                    "{who}let it go on: kill -CONT {pids}; or end it and its mount: scrfs umount --force {job}"
+                )
+            }
         }
     }
 }
@@ -121,13 +168,6 @@ pub fn ask(control: &Path, question: &Ask, timeout: Duration) -> Result<Answer, 
     }
 }
 
-/// The worker of this control directory serves for a few seconds only: the coordinator of the one
-/// before may not have come back yet.
-pub fn is_young(control: &Path) -> bool {
-    let taken = control.join(WORKER_LOCK).symlink_metadata().and_then(|meta| meta.modified());
-    taken.is_ok_and(|taken| taken.elapsed().is_ok_and(|ago| ago < COORDINATOR_RETURN))
-}
-
 /// Nothing came for the whole time, or there was no worker.
 fn is_silence(error: &ClientError) -> bool {
     is_late(error) || is_end(error)
@@ -154,12 +194,21 @@ fn is_end(error: &ClientError) -> bool {
 
 /// No process of the daemon is stopped: a stopped supervisor starts no worker.
 pub(crate) fn is_not_stopped(control: &Path) -> Result<(), Living> {
-    for (name, process) in [(WORKER_LOCK, "worker"), (SUPERVISOR_LOCK, "supervisor")] {
-        if let Some(pid) = holder(control, name).filter(|pid| is_stopped(*pid)) {
-            return Err(Living::Stopped { directory: control.to_owned(), process, pid });
-        }
+    // Who may not see the locks of another user's daemon sees who listens.
+    let listener = || client::listener(control).filter(|_| is_hidden(control));
+    let worker = holder(control, WORKER_LOCK).or_else(listener);
+    let started_by = || worker.filter(|_| is_hidden(control)).and_then(parent_of);
+    let supervisor = supervisor_of(control).or_else(started_by);
+    match Stopped::among(worker, supervisor) {
+        Some(stopped) => Err(Living::Stopped { directory: control.to_owned(), stopped }),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// This user may not see the locks.
+fn is_hidden(control: &Path) -> bool {
+    let seen = accessat(CWD, control.join(SUPERVISOR_LOCK), Access::READ_OK, AtFlags::EACCESS);
+    seen == Err(Errno::ACCESS)
 }
 
 /// Who starts the next worker.
@@ -174,8 +223,5 @@ fn successor(control: &Path) -> Successor {
     if let Some(pid) = supervisor_of(control).filter(|pid| !was_killed(*pid)) {
         return Successor::OfSupervisor(pid);
     }
-    match accessat(CWD, control.join(SUPERVISOR_LOCK), Access::READ_OK, AtFlags::EACCESS) {
-        Err(Errno::ACCESS) => Successor::Unknown,
-        _ => Successor::None,
-    }
+    if is_hidden(control) { Successor::Unknown } else { Successor::None }
 }

@@ -214,15 +214,22 @@ fn listen(directory: &Path, heard: Heard) -> io::Result<UnixListener> {
 }
 
 fn accept_all(shared: &Arc<Shared>, service: &Arc<dyn Service>) {
+    let mut is_short = false;
     loop {
         let accepted = shared.listener.accept();
         if shared.stopping.load(Ordering::SeqCst) {
             return;
         }
         match accepted {
-            Ok((socket, _)) => admit(shared, service, socket),
+            Ok((socket, _)) => {
+                is_short = false;
+                admit(shared, service, socket);
+            }
             Err(e) if transient(&e) => {
-                tracing::warn!(error = %e, "cannot accept a control connection");
+                // Once for as long as that lasts.
+                if !std::mem::replace(&mut is_short, true) {
+                    tracing::warn!(error = %e, "cannot accept control connections");
+                }
                 // Out of descriptors or memory: nothing tells when there are some again.
                 std::thread::sleep(Duration::from_millis(50));
             }

@@ -193,6 +193,7 @@ impl Node {
             if let Some(times) = state.askers.most() {
                 state.send_request(Event::Asked { times });
             }
+            state.wish_again();
         }
         // Markers too whose dataset turned out complete: whether it was changed since then the lead
         // finds out.
@@ -217,7 +218,11 @@ impl Node {
         drop(disk);
         match marked {
             Ok(()) => {
-                self.state.lock().losses.saved(id);
+                {
+                    let mut state = self.state.lock();
+                    state.wished.remove(&id);
+                    state.losses.saved(id);
+                }
                 self.events.info(Some(id), "is on the PFS");
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 
-use crate::control::HeldState;
+use crate::control::{HeldState, directory};
 use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
 use crate::status::last::VERSION;
@@ -31,6 +31,7 @@ impl Node {
         let taken = (limit > 0).then(|| self.cache.free().ok()).flatten().map(|free| self.bound.taken(free));
         let state = self.state.lock();
         let current = state.current_now();
+        let fetches = state.settings.as_ref().is_none_or(|settings| settings.fetch);
         let mut sealed: Vec<&Dataset> = state.present().collect();
         sealed.sort_by_key(|dataset| std::cmp::Reverse((dataset.epoch, dataset.id)));
         let sealing = state.freezing.iter().map(|(id, freezing)| blank(id.0, &freezing.name, "sealing"));
@@ -38,7 +39,7 @@ impl Node {
         datasets.extend(sealing);
         datasets.extend(sealed.into_iter().map(|dataset| DatasetStatus {
             changed: changed.get(&dataset.id).cloned(),
-            ..self.describe_dataset(dataset, current)
+            ..self.describe_dataset(dataset, current, fetches)
         }));
         let config = &self.config;
         NodeStatus {
@@ -59,6 +60,8 @@ impl Node {
                 pid: attached.pid,
             }),
             was_attached: state.was_attached,
+            awaited: state.awaits(),
+            supervisor_stopped: directory::stopped_parent(),
             prefix: state
                 .settings
                 .as_ref()
@@ -79,7 +82,13 @@ impl Node {
         }
     }
 
-    fn describe_dataset(&self, dataset: &Dataset, current: Option<DatasetId>) -> DatasetStatus {
+    /// `fetches`: a restart would fetch from the PFS what the caches do not have.
+    fn describe_dataset(
+        &self,
+        dataset: &Dataset,
+        current: Option<DatasetId>,
+        fetches: bool,
+    ) -> DatasetStatus {
         let mut status = blank(dataset.id.0, &dataset.name, state_word(dataset));
         status.bytes = dataset.bytes();
         status.flushed = dataset.flushed;
@@ -98,9 +107,11 @@ impl Node {
                 let mut seen = HashSet::new();
                 let hosts = layout.members.iter().map(|place| &place.host);
                 status.hosts = hosts.filter(|host| seen.insert(*host)).cloned().collect();
-                status.survives = survives(layout, dataset.flushed);
+                status.survives = survives(layout, dataset.flushed && fetches);
             }
-            if dataset.failed.is_some() {
+            // What is bad here no restart presents from here.
+            let is_bad = dataset.scrubbed.as_ref().is_some_and(|scrubbed| scrubbed.left.is_some());
+            if dataset.failed.is_some() || is_bad && !(dataset.flushed && fetches) {
                 status.survives.iter_mut().for_each(|(_, kept)| *kept = false);
             }
         } else {

@@ -187,6 +187,10 @@ impl Service for Node {
             Ask::Flush(name) => Answer::Flush(self.want_flush(name.as_deref(), peer.uid)),
             Ask::Scrub(name) => Answer::Scrub(self.want_scrub(&name, peer.uid)),
             Ask::CheckpointPath(path) => self.choose_checkpoint_path(&path, peer.uid),
+            Ask::Left(epoch) => {
+                self.state.lock().left = Some(epoch);
+                Answer::Done
+            }
             Ask::Stop => {
                 self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
                 (self.config.on_stop)();

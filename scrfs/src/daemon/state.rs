@@ -316,10 +316,14 @@ pub(super) struct State {
     pub(super) local: bool,
     /// The last coordinator was lost then, and what waits for its successor has not been settled.
     pub(super) lost_at: Option<Instant>,
+    /// The coordinators of this epoch have ended together, as they were asked to.
+    pub(super) left: Option<Epoch>,
     pub(super) freezing: HashMap<DatasetId, Freezing>,
     /// Names of the seals of this epoch that have not ended, also of those that could not be
     /// frozen.
     pub(super) seals: HashMap<DatasetId, Vec<u8>>,
+    /// Whose flush an operator has asked for; coordinators that open an epoch are asked again.
+    pub(super) wished: BTreeSet<DatasetId>,
     pub(super) waiting: Waiting,
     /// The lead's, the same on all nodes; of a program that is over none.
     pub(super) advice: Option<Advice>,
@@ -347,6 +351,22 @@ impl State {
         if let Some(attached) = self.attached.as_ref().filter(|attached| attached.served) {
             attached.link.send(event);
         }
+    }
+
+    /// What an operator has asked the former lead for.
+    pub(super) fn wish_again(&mut self) {
+        let (wished, datasets) = (&mut self.wished, &self.table.datasets);
+        wished.retain(|id| {
+            datasets.get(id).is_some_and(|dataset| !dataset.flushed && !dataset.life.is_leaving())
+        });
+        for id in self.wished.clone() {
+            self.send_request(crate::control::Event::FlushWanted(id));
+        }
+    }
+
+    /// A coordinator may attach soon: the last one is gone, or this worker is new.
+    pub(super) fn awaits(&self) -> bool {
+        self.attached.is_none() && self.lost_at.is_some() && self.left != Some(self.table.epoch)
     }
 
     pub(super) fn served(&self) -> bool {

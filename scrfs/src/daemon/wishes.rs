@@ -43,6 +43,7 @@ impl Node {
             }
             // It begins anew.
             dataset.flush_failed = None;
+            state.wished.insert(named.id);
             state.send_request(Event::FlushWanted(named.id));
             named
         };
@@ -73,7 +74,11 @@ impl Node {
 
     /// A try to flush it has failed.
     pub(super) fn flush_failed(&self, id: DatasetId, failure: FlushFailure) {
-        if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+        let mut state = self.state.lock();
+        if failure.given_up {
+            state.wished.remove(&id);
+        }
+        if let Some(dataset) = state.table.datasets.get_mut(&id) {
             dataset.flush_failed = Some(failure);
         }
     }

@@ -1,9 +1,15 @@
 //! What the system allows a daemon's process, and what it does to it when memory is short.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, Rlimit};
+
+/// Descriptors that a worker has left when it begins to serve: for those who ask it, and for files
+/// beyond the kernel's passthrough.
+const DESCRIPTORS_MIN: usize = 32;
 
 /// A process of ours when memory is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,4 +54,12 @@ pub(super) fn raise() {
             tracing::warn!(%error, "a file that grows too large may end the daemon");
         }
     }
+}
+
+/// There are descriptors left to serve with. A worker without them would hold the mount and answer
+/// nobody.
+pub(super) fn has_descriptors() -> std::io::Result<()> {
+    let null = || open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let tried: Result<Vec<OwnedFd>, _> = (0..DESCRIPTORS_MIN).map(|_| null()).collect();
+    tried.map(drop).map_err(std::io::Error::from)
 }

@@ -185,6 +185,12 @@ pub enum MountError {
         /// The coordinator.
         pid: u32,
     },
+    /// Its daemon awaits a coordinator: a job may run.
+    #[error("{mount_point} is in use: its coordinator is gone, and the daemon awaits a successor")]
+    Awaited {
+        /// The mount point.
+        mount_point: PathBuf,
+    },
     /// The job has a mount.
     #[error("job {job_id} of {user} is mounted at {} already", .at.display())]
     MountedElsewhere {
@@ -447,6 +453,10 @@ impl MountError {
             Self::NoJobId { .. } => "nothing was touched; name job ids with commas, blanks or newlines between \
                  them; or `none` alone, where no job lives"
                 .into(),
+            Self::Awaited { mount_point } => format!(
+                "ask again after SCRFS_COORDINATOR_WAIT; or, if the job has ended, end its mount at once: scrfs umount --force {}",
+                mount_point.display()
+            ),
             Self::Served { mount_point, .. } => format!(
                 "end the job first; or end its mount all the same: scrfs umount --force {}",
                 mount_point.display()

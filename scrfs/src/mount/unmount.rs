@@ -14,7 +14,7 @@ use super::{MountError, device, failed, mount_point};
 use crate::control::directory::{
     SUPERVISOR_LOCK, WORKER_LOCK, holder, is_stopped, options_of, supervisor_of, was_killed,
 };
-use crate::control::question::{self, QuestionError, is_late, is_young};
+use crate::control::question::{self, COORDINATOR_RETURN, QuestionError, is_late};
 use crate::control::{Answer, Ask};
 use crate::store::private;
 
@@ -205,10 +205,13 @@ fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(),
     Ok(())
 }
 
-/// No coordinator is attached to the daemon of this control directory, or the one that is ends now.
-/// A daemon that is stopped, very busy, or between two workers may have one.
+/// No coordinator is attached to the daemon of this control directory, and none is awaited: the end
+/// of one may be its job's, or it has a successor. A daemon that is stopped, very busy, or between
+/// two workers may have one.
 fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
-    let coordinator = loop {
+    let begun = Instant::now();
+    loop {
+        let is_over = begun.elapsed() >= COORDINATOR_RETURN;
         let status = match question::ask(control, &Ask::Status, ANSWER_BOUND) {
             Ok(Answer::Status(status)) => status,
             Err(QuestionError::Living(living)) => return Err(living.into()),
@@ -219,19 +222,33 @@ fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
             _ => return Ok(()),
         };
         match status.coordinator {
-            Some(coordinator) => break coordinator,
-            None if status.was_attached && is_young(control) => std::thread::sleep(MEETING),
+            Some(coordinator) => {
+                // One of another namespace has the number 0 here.
+                let pid = u32::try_from(coordinator.pid).unwrap_or_default();
+                if !ends_now(pid) {
+                    return Err(MountError::Served { mount_point: mount_point.to_owned(), pid });
+                }
+                // Its daemon hears of that at once.
+                if is_over {
+                    return Ok(());
+                }
+            }
+            None if status.awaited && is_over => {
+                return Err(MountError::Awaited { mount_point: mount_point.to_owned() });
+            }
+            None if status.awaited => {}
             None => return Ok(()),
         }
-    };
+        std::thread::sleep(MEETING);
+    }
+}
+
+/// A coordinator ends, or has ended.
+fn ends_now(pid: u32) -> bool {
     let until = Instant::now() + COORDINATOR_END;
-    // One of another namespace has the number 0 here.
-    let pid = u32::try_from(coordinator.pid).unwrap_or_default();
     match open_process(pid) {
-        // It has ended meanwhile.
-        None if pid > 0 => Ok(()),
-        Some(process) if readable(process.as_fd(), until) => Ok(()),
-        _ => Err(MountError::Served { mount_point: mount_point.to_owned(), pid }),
+        Some(process) => readable(process.as_fd(), until),
+        None => pid > 0,
     }
 }
 

@@ -83,6 +83,8 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     }
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
+    limits::has_descriptors()
+        .map_err(failed("has too few descriptors left to serve", &options.mount_point))?;
     let adapter = fuse::Options { passthrough: options.passthrough };
     let served = fuse::serve(&fs, &connection, adapter, || say(READY));
     node.stop();

@@ -44,6 +44,13 @@ pub struct NodeStatus {
     pub coordinator: Option<CoordinatorStatus>,
     /// A coordinator was attached once.
     pub was_attached: bool,
+    /// A coordinator is awaited: the last one was lost, or this worker is new, and a successor has
+    /// not stayed away for `SCRFS_COORDINATOR_WAIT` yet.
+    #[serde(default)]
+    pub awaited: bool,
+    /// The supervisor, if it is stopped, as by SIGSTOP: nobody would replace the worker.
+    #[serde(default)]
+    pub supervisor_stopped: Option<u32>,
     /// The highest epoch seen.
     pub epoch: u64,
     /// The job's directory on the PFS; empty while no coordinator has told it.

@@ -45,6 +45,12 @@ pub fn show_ended(s: &NodeStatus) -> String {
             "the control directory's file system is full: {held} of {wanted} kept back for records are left; make room there"
         );
     }
+    if let Some(supervisor) = s.supervisor_stopped {
+        let _ = writeln!(
+            text,
+            "its supervisor, process {supervisor}, is stopped, and replaces no worker that dies: kill -CONT {supervisor}"
+        );
+    }
     if !s.enabled {
         text.push_str("SCR_ENABLE=0: markers succeed at once, and nothing is protected\n");
     }
@@ -136,6 +142,9 @@ fn shown_store(store: &StoreStatus) -> String {
 fn coordinator(s: &NodeStatus) -> String {
     match &s.coordinator {
         Some(c) => format!("coordinator {} of {} (pid {})", c.rank, c.hosts.len(), c.pid),
+        None if s.awaited => {
+            "its coordinator is awaited: nothing new is protected until it attaches".to_owned()
+        }
         None if s.was_attached => {
             "no coordinator now: nothing new is protected until scrfs-run starts one".to_owned()
         }

@@ -1,15 +1,17 @@
 //! A daemon is asked when one worker has died and the next does not serve yet.
 
 use std::fs;
+use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use scrfs::control::question;
 use scrfs::control::{Answer, Ask};
+use scrfs::ids::Epoch;
 
-use super::lead::Steady;
-use super::{fails, in_namespace};
+use super::lead::{Lead, Steady};
+use super::{fails, in_namespace, scrfs, wait_until};
 
 /// However busy the machine is.
 const WAIT: Duration = Duration::from_secs(25);
@@ -33,6 +35,27 @@ fn questions_between_two_workers_wait_for_the_next() {
             }
             assert!(fs::metadata(&m.mount_point).is_ok(), "the mount is gone");
         }
+        // A lead that is lost is awaited.
         lead.end();
+        let status = || match question::ask(&control, &Ask::Status, WAIT) {
+            Ok(Answer::Status(status)) => status,
+            other => panic!("{other:?}"),
+        };
+        let is_lost = || status().awaited;
+        wait_until("the loss of the lead", is_lost);
+        let mut unmount = scrfs(&["umount"]);
+        let mut asks = unmount.arg(&m.mount_point).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(asks.try_wait().unwrap().is_none(), "it did not wait");
+        let lead = Lead::attach(&control, status().epoch + 1);
+        fails(&asks.wait_with_output().unwrap(), 1, "is attached, so its job runs");
+        drop(lead);
+        wait_until("the loss of the lead", is_lost);
+        // Unless all have ended together.
+        let left = question::ask(&control, &Ask::Left(Epoch(status().epoch)), WAIT);
+        assert!(matches!(left, Ok(Answer::Done)), "{left:?}");
+        assert!(!status().awaited);
+        let ended = m.unmount(&[]);
+        assert!(ended.status.success(), "{ended:?}");
     });
 }

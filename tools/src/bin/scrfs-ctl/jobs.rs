@@ -218,6 +218,7 @@ fn is_protected(d: &DatasetStatus) -> bool {
 fn served(status: &NodeStatus) -> String {
     match (&status.coordinator, status.was_attached) {
         (Some(c), _) => format!("coordinators on {} nodes", c.hosts.len()),
+        (None, _) if status.awaited => "coordinator awaited".to_owned(),
         (None, true) => "no coordinator now".to_owned(),
         (None, false) => "no coordinator yet".to_owned(),
     }

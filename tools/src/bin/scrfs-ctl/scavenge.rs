@@ -24,6 +24,9 @@ const SAVE: &str = "save the parts that are missing or bad on their nodes, where
 const MEND: &str =
     "mend what is named there, and run this again; or go on from the newest dataset that is on the PFS";
 
+/// So many starts of the job meanwhile.
+const STARTS_MAX: u32 = 5;
+
 pub(crate) fn scavenge(named: Option<&PathBuf>, json: bool) -> Outcome {
     let prefix = halt::prefix(named)?;
     let adoptions = with_owners_rights(&prefix)?;
@@ -65,31 +68,45 @@ fn with_owners_rights(prefix: &Path) -> Outcome<Vec<Adoption>> {
     user.run(move || publish(&path)).map_err(failed)?
 }
 
+/// Where the job is started meanwhile, that start publishes some: the rest is looked at again.
 fn publish(root: &Path) -> Outcome<Vec<Adoption>> {
-    let told = |error: PfsError| {
-        Failure::new(error).hint("what was saved stays; run this again when that is mended")
-    };
     let host = nix::unistd::gethostname().unwrap_or_default();
-    let prefix =
-        Prefix::of_newest(root.as_os_str().as_bytes(), Epoch(0), &host.to_string_lossy()).map_err(told)?;
-    let found = ages(&prefix).map_err(told)?;
+    let mut starts = 0;
+    loop {
+        let prefix = Prefix::of_newest(root.as_os_str().as_bytes(), Epoch(0), &host.to_string_lossy());
+        match prefix.and_then(|prefix| publish_in(root, &prefix)) {
+            Ok(done) => return done,
+            Err(PfsError::Superseded(..)) if starts < STARTS_MAX => starts += 1,
+            Err(error) => {
+                let hint = match error {
+                    PfsError::Superseded(..) => "what was saved stays; the start of the job publishes it",
+                    _ => "what was saved stays; run this again when that is mended",
+                };
+                return Err(Failure::new(error).hint(hint));
+            }
+        }
+    }
+}
+
+/// Fails when the prefix cannot be read or written, or another start of the job has begun.
+fn publish_in(root: &Path, prefix: &Prefix) -> Result<Outcome<Vec<Adoption>>, PfsError> {
     let mut adoptions = Vec::new();
-    for age in found {
-        if prefix.is_flushing(age.id).map_err(told)? && has_coordinators(root) {
-            return Err(Failure::new(format!(
+    for age in ages(prefix)? {
+        if prefix.is_flushing(age.id)? && has_coordinators(root) {
+            return Ok(Err(Failure::new(format!(
                 "coordinators have begun to flush dataset {} of this prefix",
                 age.id
             ))
-            .hint("if they were killed, run this again two minutes later"));
+            .hint("if they were killed, run this again two minutes later")));
         }
         let tell = |progress: Progress<'_>| {
             if let Progress::Said(text) = progress {
                 output::talk(text);
             }
         };
-        adoptions.push(match adopt(&prefix, age, By::Person(&tell)) {
+        adoptions.push(match adopt(prefix, age, By::Person(&tell)) {
             Ok(adoption) => adoption,
-            Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(told(error)),
+            Err(error @ (PfsError::Superseded(..) | PfsError::Locked { .. })) => return Err(error),
             // Others may be sound.
             Err(error) => {
                 let outcome = Became::Hindered(error.to_string());
@@ -97,7 +114,7 @@ fn publish(root: &Path) -> Outcome<Vec<Adoption>> {
             }
         });
     }
-    Ok(adoptions)
+    Ok(Ok(adoptions))
 }
 
 /// They have not said that they end, and not been silent for long.

@@ -81,6 +81,8 @@ pub(crate) mod tests {
                 pid: 44,
             }),
             was_attached: true,
+            awaited: false,
+            supervisor_stopped: None,
             epoch: 2,
             prefix: "/pfs".into(),
             enabled: true,
