@@ -83,8 +83,11 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     }
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
-    limits::has_descriptors()
-        .map_err(failed("has too few descriptors left to serve", &options.mount_point))?;
+    // A successor serves with what there is: what programs have open may take all the rest.
+    if keep.mode().is_none() {
+        let few = failed("has too few descriptors left to serve", &options.mount_point);
+        limits::has_descriptors().map_err(few)?;
+    }
     let adapter = fuse::Options { passthrough: options.passthrough };
     let served = fuse::serve(&fs, &connection, adapter, || say(READY));
     node.stop();
