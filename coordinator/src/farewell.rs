@@ -1,5 +1,6 @@
 //! Coordinators that were asked to end do so together, or know that one is missing.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use scrfs::ids::NodeRank;
@@ -17,30 +18,31 @@ const POLL: Duration = Duration::from_millis(1);
 /// # Errors
 /// The transport failed.
 pub fn all_leave(transport: &mut impl Transport, limit: Duration) -> Result<bool, OpenError> {
-    let (end, me) = (Instant::now() + limit, transport.rank());
-    let others: Vec<NodeRank> = (0..transport.size()).map(NodeRank).filter(|rank| *rank != me).collect();
+    let (end, me, size) = (Instant::now() + limit, transport.rank(), transport.size());
     let is_lead = me == NodeRank(0);
+    let others = || (1..size).map(NodeRank);
     if !is_lead {
         open::send(transport, NodeRank(0), &PeerMessage::Left)?;
     }
     // The lead hears from all, and then says so to all.
-    let mut missing = if is_lead { others.clone() } else { vec![NodeRank(0)] };
+    let mut missing: BTreeSet<NodeRank> =
+        if is_lead { others().collect() } else { BTreeSet::from([NodeRank(0)]) };
     while !missing.is_empty() {
+        if Instant::now() >= end {
+            return Ok(false);
+        }
         match transport.poll()? {
             Some(received) if received.lane == Lane::Control => {
                 if open::decode(received.from, &received.bytes)? == PeerMessage::Left {
-                    missing.retain(|rank| *rank != received.from);
+                    missing.remove(&received.from);
                 }
             }
             Some(_) => {}
-            None if Instant::now() >= end => return Ok(false),
             None => std::thread::sleep(POLL),
         }
     }
     if is_lead {
-        for other in others {
-            open::send(transport, other, &PeerMessage::Left)?;
-        }
+        others().try_for_each(|other| open::send(transport, other, &PeerMessage::Left))?;
     }
     Ok(true)
 }
@@ -50,7 +52,7 @@ mod tests {
     use super::*;
     use crate::comm::sim;
 
-    /// What each of `size` ranks takes for so, if those of `gone` never leave.
+    /// The answers of `size` ranks of which those in `gone` never leave.
     fn leave(size: u32, gone: &[u32], limit: Duration) -> Vec<bool> {
         let (transports, _) = sim::world(size, 7, Duration::from_micros(500));
         let all = std::thread::scope(|scope| {

@@ -21,8 +21,8 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Most workers follow their predecessors sooner. For callers that may not see whether there is a
 /// supervisor that starts one.
 const SUCCESSION: Duration = Duration::from_secs(3);
-/// How long who needs a coordinator waits for one that a daemon awaits, however long that may
-/// await it.
+/// A tool waits no longer for the coordinator that a daemon awaits; `SCRFS_COORDINATOR_WAIT` may be
+/// more.
 pub const COORDINATOR_RETURN: Duration = Duration::from_secs(20);
 /// So often a worker may die while it is asked. A question that ends every worker is not asked for
 /// ever.
@@ -194,11 +194,13 @@ fn is_end(error: &ClientError) -> bool {
 
 /// No process of the daemon is stopped: a stopped supervisor starts no worker.
 pub(crate) fn is_not_stopped(control: &Path) -> Result<(), Living> {
-    // Who may not see the locks of another user's daemon sees who listens.
-    let listener = || client::listener(control).filter(|_| is_hidden(control));
-    let worker = holder(control, WORKER_LOCK).or_else(listener);
-    let started_by = || worker.filter(|_| is_hidden(control)).and_then(parent_of);
-    let supervisor = supervisor_of(control).or_else(started_by);
+    let (worker, supervisor) = if is_hidden(control) {
+        // Who may not see the locks of another user's daemon sees who listens.
+        let worker = client::listener(control);
+        (worker, worker.and_then(parent_of))
+    } else {
+        (holder(control, WORKER_LOCK), supervisor_of(control))
+    };
     match Stopped::among(worker, supervisor) {
         Some(stopped) => Err(Living::Stopped { directory: control.to_owned(), stopped }),
         None => Ok(()),

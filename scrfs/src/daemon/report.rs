@@ -29,6 +29,7 @@ impl Node {
         let stores = self.stores();
         let limit = self.bound.limit();
         let taken = (limit > 0).then(|| self.cache.free().ok()).flatten().map(|free| self.bound.taken(free));
+        let supervisor_stopped = directory::stopped_parent();
         let state = self.state.lock();
         let current = state.current_now();
         let fetches = state.settings.as_ref().is_none_or(|settings| settings.fetch);
@@ -61,7 +62,7 @@ impl Node {
             }),
             was_attached: state.was_attached,
             awaited: state.awaits(),
-            supervisor_stopped: directory::stopped_parent(),
+            supervisor_stopped,
             prefix: state
                 .settings
                 .as_ref()
