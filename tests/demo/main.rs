@@ -9,10 +9,12 @@ mod checks;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use checks::{Checkpoint, Sums};
+use clap::Parser;
 use scrfs_harness::cluster::workspace;
 use scrfs_harness::job::{Job, Running};
 use scrfs_harness::place::{BIN, SCR};
@@ -36,15 +38,24 @@ const PAUSE: Duration = Duration::from_millis(150);
 
 type Outcome<T> = Result<T, String>;
 
+/// Shows a job that loses a node and carries on from its checkpoint, on simulated nodes.
+#[derive(Parser)]
+struct Arguments {
+    /// The programs of scrfs, as a package lays them out; without it those beside this one.
+    programs: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let begun = Instant::now();
+    let arguments = Arguments::parse();
     // The harness panics where a test would fail; here that is a sentence and exit code 1, after
     // clearing up.
     std::panic::set_hook(Box::new(|_| {}));
-    let outcome = catch_unwind(AssertUnwindSafe(|| demo(begun))).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        Err(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
-    });
+    let outcome =
+        catch_unwind(AssertUnwindSafe(|| demo(begun, arguments.programs))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            Err(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
+        });
     match outcome {
         Ok(proved) => {
             println!("\n{proved}");
@@ -57,12 +68,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn demo(begun: Instant) -> Outcome<String> {
+fn demo(begun: Instant, programs: Option<PathBuf>) -> Outcome<String> {
     let teller = Teller { begun };
     teller.tell("booting 4 nodes and a spare");
     let mut config = scrfs_harness::Config::new(HOSTS.len());
-    // The programs as a package lays them out.
-    config.bin = std::env::args_os().nth(1).map_or(config.bin, Into::into);
+    config.bin = programs.unwrap_or(config.bin);
     let cluster = Cluster::start(&config).map_err(|e| e.to_string())?;
     let job = Job::new(&cluster, "demo").set("SCR_FLUSH", "2").set("SCR_CACHE_SIZE", "20");
     job.mount(HOSTS);

@@ -38,7 +38,7 @@ fn a_job_whose_coordinators_are_lost_keeps_its_mounts() {
 }
 
 #[test]
-fn a_flush_waits_for_coordinators_that_open_their_epoch_anew() {
+fn a_wish_waits_for_coordinators_that_open_their_epoch_anew() {
     let cluster = Cluster::up(2);
     let job = Job::unprivileged(&cluster, "awaited");
     job.mount(0..2);
@@ -49,7 +49,8 @@ fn a_flush_waits_for_coordinators_that_open_their_epoch_anew() {
         );
         job.on(0).run(&made).must();
         cluster.on(1).run(&format!("kill -KILL $(cat {CONTROL}/worker.lock)")).must();
-        job.on(0).run(&format!("{BIN}/scrfs-ctl flush ck.{turn} --wait")).must();
+        let wish = if turn % 2 == 0 { "flush --wait" } else { "scrub" };
+        job.on(0).run(&format!("{BIN}/scrfs-ctl {wish} ck.{turn}")).must();
     }
     cluster.head().run("pkill -TERM -x scrfs-run").must();
     run.wait(SOON);

@@ -220,7 +220,7 @@ impl Node {
             Ok(()) => {
                 {
                     let mut state = self.state.lock();
-                    state.wished.remove(&id);
+                    state.wishes.flushed(id);
                     state.losses.saved(id);
                 }
                 self.events.info(Some(id), "is on the PFS");

@@ -35,6 +35,7 @@ use super::rounds::Rounds;
 use super::state::{Origin, State};
 use super::stores::CacheStore;
 use super::waiting::Waiting;
+use super::wishes::Wishes;
 
 /// Where a node lives and for whom.
 #[derive(Clone)]
@@ -227,7 +228,7 @@ impl Node {
             left: None,
             freezing: std::collections::HashMap::new(),
             seals: std::collections::HashMap::new(),
-            wished: std::collections::BTreeSet::new(),
+            wishes: Wishes::default(),
             waiting: Waiting::default(),
             advice,
             askers: super::eyes::Askers::default(),

@@ -29,7 +29,7 @@ impl Node {
     /// Asks the lead to scrub a dataset that is complete here.
     pub(super) fn want_scrub(&self, name: &[u8], uid: u32) -> Flushable {
         let named = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             let complete = |dataset: &&Dataset| {
                 dataset.name == name && dataset.life.is_complete() && !dataset.life.is_hidden()
             };
@@ -44,7 +44,7 @@ impl Node {
             if !state.served() {
                 return Flushable::NoCoordinator(named);
             }
-            state.send_request(Event::ScrubWanted(named.id));
+            state.wish(Event::ScrubWanted(named.id));
             named
         };
         self.events.info(Some(named.id), &format!("user {uid} asked for its scrub"));
@@ -69,7 +69,9 @@ impl Node {
 
     /// How a scrub ended, on all nodes.
     pub(super) fn scrubbed(&self, id: DatasetId, report: Scrubbed) {
-        if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+        let mut state = self.state.lock();
+        state.wishes.scrubbed(id);
+        if let Some(dataset) = state.table.datasets.get_mut(&id) {
             dataset.scrubbed = Some(report);
         }
     }

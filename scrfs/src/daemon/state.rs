@@ -25,6 +25,7 @@ use super::losses::Losses;
 use super::removals::Removals;
 use super::room::Shortage;
 use super::waiting::Waiting;
+use super::wishes::Wishes;
 
 /// Until a coordinator says otherwise.
 const SEAL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -322,8 +323,7 @@ pub(super) struct State {
     /// Names of the seals of this epoch that have not ended, also of those that could not be
     /// frozen.
     pub(super) seals: HashMap<DatasetId, Vec<u8>>,
-    /// Whose flush an operator has asked for; coordinators that open an epoch are asked again.
-    pub(super) wished: BTreeSet<DatasetId>,
+    pub(super) wishes: Wishes,
     pub(super) waiting: Waiting,
     /// The lead's, the same on all nodes; of a program that is over none.
     pub(super) advice: Option<Advice>,
@@ -350,17 +350,6 @@ impl State {
     pub(super) fn send_request(&self, event: crate::control::Event) {
         if let Some(attached) = self.attached.as_ref().filter(|attached| attached.served) {
             attached.link.send(event);
-        }
-    }
-
-    /// What an operator has asked the former lead for.
-    pub(super) fn wish_again(&mut self) {
-        let (wished, datasets) = (&mut self.wished, &self.table.datasets);
-        wished.retain(|id| {
-            datasets.get(id).is_some_and(|dataset| !dataset.flushed && !dataset.life.is_leaving())
-        });
-        for id in self.wished.clone() {
-            self.send_request(crate::control::Event::FlushWanted(id));
         }
     }
 

@@ -1,11 +1,58 @@
 //! What operators ask of the lead through a node, and which run of the job it works for.
 
+use std::collections::BTreeSet;
+
 use crate::control::{Event, Flushable, Named, Settings};
 use crate::ids::DatasetId;
 use crate::status::FlushFailure;
 
 use super::node::Node;
-use super::state::Dataset;
+use super::state::{Dataset, State};
+
+/// What operators have asked the lead for, and what has not come to its end: coordinators that open
+/// an epoch are asked again. It goes with the worker.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    flushes: BTreeSet<DatasetId>,
+    scrubs: BTreeSet<DatasetId>,
+}
+
+impl Wishes {
+    /// The flush has ended, or was given up.
+    pub(super) fn flushed(&mut self, id: DatasetId) {
+        self.flushes.remove(&id);
+    }
+
+    /// The scrub has ended.
+    pub(super) fn scrubbed(&mut self, id: DatasetId) {
+        self.scrubs.remove(&id);
+    }
+}
+
+impl State {
+    /// Asks the lead for it: `FlushWanted` or `ScrubWanted`.
+    pub(super) fn wish(&mut self, wish: Event) {
+        match &wish {
+            Event::FlushWanted(id) => self.wishes.flushes.insert(*id),
+            Event::ScrubWanted(id) => self.wishes.scrubs.insert(*id),
+            _ => false,
+        };
+        self.send_request(wish);
+    }
+
+    /// Asks this lead for what the former one was asked.
+    pub(super) fn wish_again(&mut self) {
+        let datasets = &self.table.datasets;
+        let present = |id: &DatasetId| datasets.get(id).filter(|dataset| !dataset.life.is_leaving());
+        self.wishes.flushes.retain(|id| present(id).is_some_and(|dataset| !dataset.flushed));
+        self.wishes.scrubs.retain(|id| present(id).is_some());
+        let flushes = self.wishes.flushes.iter().copied().map(Event::FlushWanted);
+        let scrubs = self.wishes.scrubs.iter().copied().map(Event::ScrubWanted);
+        for wish in flushes.chain(scrubs).collect::<Vec<_>>() {
+            self.send_request(wish);
+        }
+    }
+}
 
 impl Node {
     /// Asks the lead to flush a dataset, the newest protected one where none is named.
@@ -43,8 +90,7 @@ impl Node {
             }
             // It begins anew.
             dataset.flush_failed = None;
-            state.wished.insert(named.id);
-            state.send_request(Event::FlushWanted(named.id));
+            state.wish(Event::FlushWanted(named.id));
             named
         };
         self.events.info(Some(asked.id), &format!("user {uid} asked for its flush"));
@@ -76,7 +122,7 @@ impl Node {
     pub(super) fn flush_failed(&self, id: DatasetId, failure: FlushFailure) {
         let mut state = self.state.lock();
         if failure.given_up {
-            state.wished.remove(&id);
+            state.wishes.flushed(id);
         }
         if let Some(dataset) = state.table.datasets.get_mut(&id) {
             dataset.flush_failed = Some(failure);

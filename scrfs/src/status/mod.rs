@@ -1,9 +1,11 @@
 //! What `scrfs-ctl status` shows of one node, and what a node's loss would cost.
 
 pub mod last;
+mod losses;
 pub mod people;
 mod show;
 
+pub use self::losses::{Loss, Lost, LostPart, Presented, losses};
 pub use self::show::{show, show_ended};
 
 use std::collections::BTreeSet;

@@ -1,20 +1,27 @@
 //! A node's status as text for people: `scrfs-ctl status` and `/scr/.scrfs/status`.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::losses::{Loss, Lost, LostPart, Presented, hosts, losses};
 use super::people::{bytes_for_people, hosts_for_people};
-use super::{Changed, DatasetStatus, Elsewhere, HIDDEN, NodeStatus, SEALED, StoreStatus};
+use super::{Changed, Elsewhere, HIDDEN, NodeStatus, SEALED, StoreStatus};
+
+/// Coordinators learn of a lost node by MPI; a daemon alone does not.
+const UNWATCHED: &str =
+    "without coordinators nobody watches the other nodes: one that is lost already still counts here\n";
 
 /// How the node is, what it holds, and what the loss of each node would cost.
 pub fn show(s: &NodeStatus) -> String {
     let mut text = show_ended(s);
     if !s.datasets.is_empty() {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "\n{}", trimmed(&losses(s)));
+        let _ = writeln!(text, "\n{}", trimmed(&table_of_losses(s)));
+        if s.was_attached && s.coordinator.is_none() && hosts(s).len() > 1 {
+            text.push_str(UNWATCHED);
+        }
     }
     text
 }
@@ -195,64 +202,34 @@ fn progress((done, all): (u64, u64)) -> String {
 
 /// For each node: what a restart would present if it alone died now, and what would be gone. Nodes
 /// whose loss costs the same are told together.
-fn losses(s: &NodeStatus) -> Table {
-    let mut costs: Vec<((String, String), Vec<&str>)> = Vec::new();
-    for host in hosts(s) {
-        let cost = cost(s, host);
-        match costs.iter_mut().find(|(known, _)| *known == cost) {
-            Some((_, hosts)) => hosts.push(host),
-            None => costs.push((cost, vec![host])),
-        }
-    }
+fn table_of_losses(s: &NodeStatus) -> Table {
     let mut table = plain(&["if one of these died now", "a restart would present", "lost"]);
-    for ((presented, lost), hosts) in costs {
+    for Loss { hosts, presented, lost } in losses(s) {
+        let presented = match presented {
+            Some(Presented { name, from_pfs: true, .. }) => format!("{} (from the PFS)", name.escape_debug()),
+            Some(Presented { name, .. }) => name.escape_debug().to_string(),
+            None => "nothing".to_owned(),
+        };
+        let lost: Vec<String> = lost.iter().map(shown_lost).collect();
+        let lost = if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") };
         table.add_row([hosts_for_people(hosts), presented, lost]);
     }
     table
 }
 
-fn cost(s: &NodeStatus, host: &str) -> (String, String) {
-    let (mut presented, mut lost) = (None, Vec::new());
-    // The last restart could not use the hidden ones, or a person chose against them.
-    for d in s.datasets.iter().filter(|d| d.state != HIDDEN) {
-        if d.changed.is_some() && host == s.host {
-            lost.push(format!("{} (what was changed since it was sealed)", d.name.escape_debug()));
-        }
-        if !d.is_complete() {
-            lost.push(format!("{} (not sealed)", d.name.escape_debug()));
-        } else if survives(d, host) {
-            presented = presented.or(Some(d));
-        } else {
-            lost.push(d.name.escape_debug().to_string());
-        }
+fn shown_lost(lost: &Lost<'_>) -> String {
+    let name = lost.name.escape_debug();
+    match lost.what {
+        LostPart::Sealed => name.to_string(),
+        LostPart::Unsealed => format!("{name} (not sealed)"),
+        LostPart::Changes => format!("{name} (what was changed since it was sealed)"),
     }
-    let fetched = s.on_pfs.as_ref().filter(|gone| presented.is_none_or(|d| d.id < gone.id));
-    let presented = match (fetched, presented) {
-        (Some(gone), _) => format!("{} (from the PFS)", gone.name.escape_debug()),
-        (None, Some(d)) => d.name.escape_debug().to_string(),
-        (None, None) => "nothing".to_owned(),
-    };
-    (presented, if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") })
 }
 
 /// The one that has left the caches, if nothing in them is newer.
 fn newest_on_pfs(s: &NodeStatus) -> Option<&Elsewhere> {
     let newest = s.datasets.iter().filter(|d| d.is_complete()).map(|d| d.id).max();
     s.on_pfs.as_ref().filter(|gone| newest < Some(gone.id))
-}
-
-/// All nodes that this one knows of.
-fn hosts(s: &NodeStatus) -> BTreeSet<&str> {
-    let coordinators = s.coordinator.iter().flat_map(|c| &c.hosts);
-    let members = s.datasets.iter().flat_map(|d| d.survives.iter().map(|(host, _)| host));
-    let mut all: BTreeSet<&str> = coordinators.chain(members).map(String::as_str).collect();
-    all.insert(&s.host);
-    all
-}
-
-/// A node that holds nothing of it costs it nothing.
-fn survives(d: &DatasetStatus, host: &str) -> bool {
-    d.survives.iter().all(|(h, kept)| h != host || *kept)
 }
 
 fn plain(header: &[&str]) -> Table {

@@ -328,9 +328,15 @@ fn people(halt: &Halt, now: &jiff::Zoned) -> String {
     if let Some(after) = halt.exit_after {
         let _ = writeln!(text, "stop at the first checkpoint after {}", at(after));
     }
-    if let Some(seconds) = halt.halt_seconds {
-        let _ =
-            writeln!(text, "stop {seconds} s before the allocation ends, or before the time to stop before");
+    match halt.halt_seconds {
+        Some(seconds) if seconds > 0 => {
+            let _ = writeln!(
+                text,
+                "stop {seconds} s before the allocation ends, or before the time to stop before"
+            );
+        }
+        Some(_) => text.push_str("do not stop for the end of the allocation, whatever SCR_HALT_SECONDS is\n"),
+        None => {}
     }
     if text.is_empty() {
         text.push_str("no condition is set: the job goes on\n");

@@ -1,5 +1,6 @@
 //! `scrfs-ctl status`: how a node is, what it holds, and what the loss of each node would cost.
 
+use scrfs::status::losses;
 use scrfs_tools::{Failure, Outcome, output};
 use serde_json::{Value, json};
 
@@ -19,10 +20,14 @@ pub(crate) fn json(place: &Place) -> Outcome {
     output::data(&format!("{value:#}\n"))
 }
 
-/// The node's status; of a last status also when it was written, and what the scheduler says of the
-/// job.
+/// The node's status, and what the loss of each node would cost; of a last status also when it was
+/// written, and what the scheduler says of the job.
 fn as_json(seen: &Seen) -> serde_json::Result<Value> {
     let mut value = serde_json::to_value(&seen.status)?;
+    let ended = seen.left.as_ref().is_some_and(|left| left.ended);
+    if !ended {
+        value["losses"] = serde_json::to_value(losses(&seen.status))?;
+    }
     if let Some(left) = &seen.left {
         value["written_us"] = left.written_us.into();
         value["age_s"] = left.age.as_secs().into();
@@ -37,7 +42,9 @@ fn as_json(seen: &Seen) -> serde_json::Result<Value> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use scrfs::status::{CoordinatorStatus, DatasetStatus, Elsewhere, NodeStatus, StoreStatus, show};
+    use scrfs::status::{
+        Changed, CoordinatorStatus, DatasetStatus, Elsewhere, NodeStatus, StoreStatus, show,
+    };
 
     pub(crate) fn dataset(id: u64, name: &str, state: &str, hosts: &[&str]) -> DatasetStatus {
         DatasetStatus {
@@ -192,6 +199,47 @@ store /ssd: does not tell its room, not used: no such directory
 the cache has taken 3.0 MiB of 40.0 MiB (SCRFS_CACHE_BYTES)
 ";
         assert!(text.contains(expected), "{text}");
+    }
+
+    /// Whichever node is lost, a restart presents what was sealed.
+    #[test]
+    fn what_was_changed_since_is_lost_with_any_node() {
+        let mut one = dataset(7, "ck", "protected", &["node0", "node1"]);
+        one.changed = Some(Changed { since_us: None, files: 2, bytes: 3 << 20, removed: 0 });
+        let text = show(&node(vec![one]));
+        let lost = "ck (what was changed since it was sealed)";
+        assert!(
+            text.contains(&format!("\nnode[0-1]                 ck                       {lost}\n")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn scripts_get_the_losses_too() {
+        let mut unprotected = dataset(4, "ck.4", "sealed", &["node0", "node1"]);
+        unprotected.survives = vec![("node0".to_owned(), true), ("node1".to_owned(), false)];
+        let status = node(vec![dataset(0, "ck.5", "open", &[]), unprotected]);
+        let value = super::as_json(&super::Seen { status, left: None }).unwrap();
+        let open = serde_json::json!({ "name": "ck.5", "what": "unsealed" });
+        let expected = serde_json::json!([
+            {
+                "hosts": ["node0"],
+                "presented": { "id": 4, "name": "ck.4", "from_pfs": false },
+                "lost": [open],
+            },
+            { "hosts": ["node1"], "presented": null, "lost": [open, { "name": "ck.4", "what": "sealed" }] },
+        ]);
+        assert_eq!(value["losses"], expected);
+    }
+
+    #[test]
+    fn nodes_that_nobody_watches_may_be_lost_already() {
+        let mut alone = node(vec![dataset(7, "ck.7", "protected", &["node0", "node1"])]);
+        assert!(!show(&alone).contains("nobody watches"));
+        alone.coordinator = None;
+        assert!(show(&alone).contains("nobody watches the other nodes"), "{}", show(&alone));
+        alone.datasets = vec![dataset(7, "ck.7", "sealed", &["node0"])];
+        assert!(!show(&alone).contains("nobody watches"), "there is no other node");
     }
 
     #[test]
