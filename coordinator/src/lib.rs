@@ -10,7 +10,6 @@
 pub mod bell;
 pub mod comm;
 pub mod epoch;
-pub mod farewell;
 pub mod groups;
 pub mod inbox;
 pub mod job;

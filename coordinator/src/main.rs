@@ -44,7 +44,7 @@ struct Arguments {
     #[arg(long, value_name = "EPOCH", default_value_t = 0)]
     not_before: u64,
     /// Which of several scrfs-runs of the job, on different nodes, this belongs to.
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
     /// The file that standard error is: it is kept small.
     #[arg(long, hide = true, value_name = "FILE")]

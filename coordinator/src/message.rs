@@ -53,8 +53,6 @@ pub enum PeerMessage {
     Reopen,
     /// The coordinators end.
     Leave,
-    /// To the lead: this one has been asked to end, and does. From the lead: so do all.
-    Left,
 }
 
 /// A node introduces itself.

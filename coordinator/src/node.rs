@@ -33,8 +33,6 @@ const PING: Duration = Duration::from_secs(1);
 const UNHEARD: Duration = Duration::from_millis(2500);
 /// One question or the greeting.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
-/// For the daemon to hear that this coordinator has ended.
-const FAREWELL_LIMIT: Duration = Duration::from_millis(500);
 /// One request of a job; finishing a member puts all its bytes on storage within it.
 const DATA_LIMIT: Duration = Duration::from_mins(10);
 
@@ -242,16 +240,6 @@ impl Found {
 /// A daemon that is asked for its status and events.
 #[derive(Debug, Clone)]
 pub struct Questions(PathBuf);
-
-impl Questions {
-    /// Tells it that all coordinators of an epoch have ended together, as they were asked to. One
-    /// that does not hear of that awaits others for a while.
-    pub fn bid_farewell(&self, epoch: Epoch) {
-        if let Err(error) = client::ask(&self.0, &Ask::Left(epoch), FAREWELL_LIMIT) {
-            tracing::debug!(%error, "the daemon was not told of this end");
-        }
-    }
-}
 
 impl Source for Questions {
     fn status(&self) -> Result<NodeStatus, Reason> {

@@ -256,7 +256,7 @@ fn gather(
             continue;
         }
         match decode(received.from, &received.bytes)? {
-            PeerMessage::Leave | PeerMessage::Left => return Err(OpenError::Ended(received.from)),
+            PeerMessage::Leave => return Err(OpenError::Ended(received.from)),
             message => match take(received.from, message) {
                 Ok(()) => missing.retain(|rank| *rank != received.from),
                 Err(_) => early.push(received),

@@ -335,7 +335,7 @@ impl<T: Transport> Coordinator<T> {
                 self.jobs.abort(job, reason);
                 Ok(())
             }
-            PeerMessage::Leave | PeerMessage::Left => {
+            PeerMessage::Leave => {
                 tracing::info!(%from, "asked to end by a peer");
                 self.leave();
                 Ok(())

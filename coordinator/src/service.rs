@@ -19,7 +19,6 @@ use signal_hook::iterator::Signals;
 
 use crate::bell::{Bell, Ringer};
 use crate::comm::Transport;
-use crate::farewell;
 use crate::inbox::Inbox;
 use crate::lead::Lack;
 use crate::message::{EpochSecret, Greeting, Opening};
@@ -76,8 +75,6 @@ const EXIT_SETTINGS: u8 = 78;
 const EXIT_LACKS: u8 = 69;
 /// The end must come even if a peer no longer answers.
 const END_LIMIT: Duration = Duration::from_secs(3);
-/// For all to say that they leave: Open MPI kills a second after it has asked them to.
-const FAREWELL_LIMIT: Duration = Duration::from_millis(800);
 
 /// Why a coordinator fails.
 #[derive(Debug, thiserror::Error)]
@@ -170,9 +167,9 @@ pub fn serve(mut transport: impl Leave, options: &Options) -> ExitCode {
         wakes_now = wakes.next_session();
     }
     match served {
-        Ok(Ended::AskedEarly) => leave(transport, &session, ExitCode::from(EXIT_FAILED)),
+        Ok(Ended::AskedEarly) => leave(transport, ExitCode::from(EXIT_FAILED)),
         // Who waits for the mounts is not to take the former for a coordinator's usual end.
-        Ok(Ended::Asked | Ended::Lost) => leave(transport, &session, ExitCode::SUCCESS),
+        Ok(Ended::Asked | Ended::Lost) => leave(transport, ExitCode::SUCCESS),
         Err(error) => fail(&transport, &sources.host, &error),
     }
 }
@@ -323,12 +320,6 @@ impl<'a> Session<'a> {
     }
 
     /// All coordinators end as they were asked to: the daemon need not await others.
-    fn bid_farewell(&self) {
-        if let (Some((epoch, _)), Some(daemon)) = (self.before, &self.daemon) {
-            daemon.bid_farewell(epoch);
-        }
-    }
-
     fn greeting(&self, epoch: Epoch) -> Greeting {
         let environment = &self.sources.environment;
         let by_hand = settings::set_by_hand(|name| environment.get(name).is_some_and(|v| !v.is_empty()));
@@ -369,14 +360,9 @@ fn lead_threads(
 }
 
 /// All coordinators were asked to end.
-fn leave(mut transport: impl Leave, session: &Session<'_>, code: ExitCode) -> ExitCode {
+fn leave(transport: impl Leave, code: ExitCode) -> ExitCode {
     step_back();
     end_at_the_latest();
-    match farewell::all_leave(&mut transport, FAREWELL_LIMIT) {
-        Ok(true) => session.bid_farewell(),
-        Ok(false) => tracing::info!("not all coordinators end as they were asked to"),
-        Err(error) => tracing::warn!(%error, "left without the others"),
-    }
     if let Err(error) = transport.finish(END_LIMIT) {
         tracing::warn!(%error, "left without the others");
     }

@@ -295,9 +295,9 @@ free() {
     fi
     # Ours too, and a copy of it in anybody's mount namespace would keep its daemon.
     [ -n "$point" ] || ! is_mounted "$NOTES/.mount.$1" || point=$NOTES/.mount.$1
-    # The job that this hook runs for may be another user's. What no hook has mounted may be in use.
+    # The job that this hook runs for may be another user's. What no hook has mounted may be in use, and no job is.
     if ! said=$(within $((2 * LIMIT + END)) env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
-        ${point:+--force} --user "$(noted user "$1")" --job-id "$@" 2>&1); then
+        "$([ -n "$point" ] && echo --force || echo --served)" --user "$(noted user "$1")" --job-id "$@" 2>&1); then
         said=${said:-not unmounted in time}
         printf 'scrfs: job %s: %s\n' "$1" "$said" >&2
         return 1

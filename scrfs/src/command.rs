@@ -61,7 +61,8 @@ enum Action {
         #[arg(long, hide = true)]
         served: bool,
         /// What is mounted for this job, wherever that is, and nothing else; when nothing is, that
-        /// is no error.
+        /// is no error. Where root names no user the job is whoever's, if one user only has a job
+        /// of that id.
         #[arg(long, value_name = "ID")]
         job_id: Option<OsString>,
         /// First save this node's part of the job's newest protected dataset in the prefix, within

@@ -344,6 +344,7 @@ fn status() -> NodeStatus {
         coordinator: Some(CoordinatorStatus { rank: 0, hosts: hosts(), pid: 44 }),
         was_attached: true,
         awaited: true,
+        job_ended: true,
         supervisor_stopped: Some(44),
         epoch: 9,
         datasets: vec![dataset],

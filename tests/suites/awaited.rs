@@ -27,8 +27,23 @@ fn a_job_whose_coordinators_are_lost_keeps_its_mounts() {
             job.await_coordinator(node);
         }
     }
-    // Where they have ended as they were asked to, none is awaited: that would take 20 seconds, and
-    // fail.
+    // Nor is it taken while its coordinators do not come back.
+    cluster.head().run("pkill -STOP -x scrfs-run").must();
+    cluster.on(0).run("kill -KILL $(pgrep -x scrfs-coordinat)").must();
+    let refused = job.unmount(0);
+    assert!(
+        !refused.ok() && refused.err.contains("no scrfs-run has said that the job has ended"),
+        "{refused}"
+    );
+    cluster.head().run("pkill -CONT -x scrfs-run").must();
+    job.await_coordinator(0);
+    // Nor between two runs of the program.
+    cluster.on(1).run("pkill -KILL -xf '/bin/sleep 600'").must();
+    wait::until_true("the end of the first run", SOON, || run.output().contains("the program ended with"));
+    let refused = job.unmount(0);
+    assert!(!refused.ok() && refused.err.contains("/scr is in use: "), "{refused}\n{}", run.output());
+    job.await_coordinator(0);
+    // At its end scrfs-run says so.
     cluster.head().run("pkill -TERM -x scrfs-run").must();
     assert_eq!(run.wait(SOON), 128 + 15, "{}", run.output());
     for node in 0..2 {

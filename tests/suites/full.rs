@@ -438,6 +438,36 @@ fn a_job_starts_again_while_the_default_store_is_full() {
 
 /// A job that is queued again may find that others have taken all room where its control directory
 /// is: that has room of its own.
+/// As for want of bytes: what leaves gives both.
+#[test]
+fn the_oldest_goes_earlier_for_want_of_inodes() {
+    let cluster = Cluster::start(&Config { cache_size: "64m".into(), ..Config::new(2) }).expect("a cluster");
+    let job = Job::new(&cluster, "names").set("SCR_CACHE_SIZE", "3").set("SCR_FLUSH", "0");
+    job.mount(0..2);
+    let mut run = job.idle(&[0, 1]);
+    let write = |name: &str| {
+        job.on(0).run(&format!("mkdir {SCR}/{name} && touch {SCR}/{name}/first")).must();
+        let others = || job.on(0).run(&format!("ls {SCR}")).must().to_owned();
+        wait::until_true("room", SOON, || name < "d3" || !others().contains("d1"));
+        for node in 0..2 {
+            job.on(node).run(&format!("cd {SCR}/{name} && seq -f {node}.%.0f 100 | xargs touch")).must();
+        }
+        let touched = job.on(0).run(&format!("touch {SCR}/{name}/.complete"));
+        assert!(touched.ok(), "{touched}\n{}", job.events(0));
+    };
+    write("d1");
+    write("d2");
+    for node in 0..2 {
+        let few = format!("$(($(df --output=iused {CACHE} | tail -1) + 60))");
+        cluster.on(node).run(&format!("mount -o remount,nr_inodes={few} {CACHE}")).must();
+    }
+    write("d3");
+    assert!(job.events(0).contains(" bytes are free, for want of inodes"), "{}", job.events(0));
+    assert!(job.events(0).contains("dataset 1 leaves the caches early"), "{}", job.events(0));
+    assert_eq!(job.on(1).run(&format!("ls {SCR}; ls {SCR}/d3 | wc -l")).must(), "d2\nd3\n201");
+    run.stop();
+}
+
 /// A store with room for bytes, and none for names.
 #[test]
 fn a_restart_that_finds_no_inodes_does_not_begin_from_nothing() {

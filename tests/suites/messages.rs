@@ -323,7 +323,7 @@ mod doctor {
 
     fn room(free: u64) -> Room {
         let (memory, writable, own) = (true, true, true);
-        Room { memory, writable, size: 64 << 30, free, inodes: 0, free_inodes: 0, own }
+        Room { memory, writable, size: 64 << 30, free, inodes: 0, free_inodes: 0, own, made_in: None }
     }
 
     /// A node on which everything is wrong that can be at once.

@@ -8,6 +8,7 @@ use scrfs::config::{self, Config, Sources};
 use scrfs::control::client::{self, ClientError};
 use scrfs::control::question::{self, QuestionError};
 use scrfs::control::{Answer, Ask, Flushable};
+use scrfs::ids::Epoch;
 use scrfs::status::NodeStatus;
 
 use crate::{Failure, Outcome};
@@ -100,6 +101,14 @@ impl Node {
     /// Has the cached bytes of a dataset compared with their checksums.
     pub fn scrub(&self, name: &[u8]) -> Outcome<Flushable> {
         self.wish(&Ask::Scrub(name.to_vec()))
+    }
+
+    /// The job whose coordinators had this epoch has ended.
+    pub fn job_ended(&self, epoch: Epoch) -> Outcome {
+        match self.ask(&Ask::JobEnded(epoch))? {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Has datasets in the directory that `SCRFS_CHECKPOINT_PATH` names as `path`. A mount that was

@@ -17,9 +17,16 @@ pub fn data(text: &str) -> Outcome {
 }
 
 /// What may hold anything, as a name of a dataset or a path: no terminal obeys it, and it takes one
-/// line.
+/// line. Quotes stay as they are.
 pub fn escaped(text: impl std::fmt::Display) -> String {
-    text.to_string().escape_debug().to_string()
+    let mut shown = String::new();
+    for one in text.to_string().chars() {
+        match one {
+            '\'' | '"' => shown.push(one),
+            _ => shown.extend(one.escape_debug()),
+        }
+    }
+    shown
 }
 
 /// A line on standard error; whether it arrives changes nothing.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use scrfs::control::Command;
-use scrfs::control::loose::{Age, LooseOwner, LooseStamp, LooseVersion};
+use scrfs::control::loose::{Age, LooseStamp, LooseVersion};
 use scrfs::ids::NodeRank;
 
 use super::cluster::Cluster;
@@ -31,23 +31,22 @@ impl Loose {
             });
             let bound: Vec<_> = differs.collect();
             let had = |stamp: LooseStamp| inventory.versions.iter().any(|version| version.stamp == stamp);
-            // All that belongs to it is there.
-            let whole = |age: &Age| {
-                let of = |v: &&LooseVersion| matches!(v.owner, LooseOwner::Sealed(owner) if owner <= *age);
-                joined.iter().filter(of).all(|version| had(version.stamp))
-            };
-            let news: Vec<(Age, u64)> =
-                began.iter().filter(|(age, _)| whole(age)).map(|(age, began)| (*age, *began)).collect();
+            let whole = began.iter().filter(|(age, _)| joined.is_whole_with(**age, had));
+            let news: Vec<(Age, u64)> = whole.map(|(age, began)| (*age, *began)).collect();
             if !bound.is_empty() || news != inventory.began {
                 cluster.send(node, Command::LooseBind { bound, began: news });
             }
         }
     }
 
-    /// Before a seal that goes on is committed: what belongs to it is bound, as on the others.
+    /// Before a seal that goes on is committed: what belongs to it is bound, as on the others. A
+    /// node that has forgotten what goes with an older one does not hear when that began.
     pub(super) fn bind_first(&self, cluster: &mut Cluster, holders: &mut [(NodeRank, Vec<LooseVersion>)]) {
-        let began: Vec<(Age, u64)> = self.sealed.iter().map(|(age, began)| (*age, *began)).collect();
         for (node, versions) in holders {
+            let had = |stamp: LooseStamp| versions.iter().any(|version| version.stamp == stamp);
+            let tells = |age: &Age| self.doubts.contains(age) || self.versions.is_whole_with(*age, had);
+            let began = self.sealed.iter().filter(|(age, _)| tells(age));
+            let began: Vec<(Age, u64)> = began.map(|(age, began)| (*age, *began)).collect();
             let mut bound = Vec::new();
             for version in versions {
                 if let Some(known) = self.versions.get(version.stamp).filter(|v| v.owner != version.owner) {
@@ -55,7 +54,7 @@ impl Loose {
                     bound.push((version.stamp, known.owner.clone()));
                 }
             }
-            let bind = Command::LooseBind { bound, began: began.clone() };
+            let bind = Command::LooseBind { bound, began };
             cluster.at_front(|cluster| cluster.send(*node, bind));
         }
     }

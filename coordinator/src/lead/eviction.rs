@@ -156,8 +156,9 @@ impl Running {
         let NoRoom { wanted, room } = &short.full;
         let held = |id| room.held.iter().find(|(of, _)| *of == id).map_or(0, |(_, bytes)| *bytes);
         let gone = sacrifices(self.sacrifices(), wanted.saturating_sub(room.free), held);
+        let inodes = if room.free == 0 { " (none, also where inodes lack)" } else { "" };
         let text = format!(
-            "room is short for a file that is opened: it takes {wanted} bytes, and {} are free",
+            "room is short for a file that is opened: it takes {wanted} bytes, and {} are free{inodes}",
             room.free
         );
         match gone {

@@ -52,6 +52,11 @@ impl Part {
 }
 
 impl Spread {
+    /// Programs see the versions as they come.
+    pub(super) fn is_of_attach(&self) -> bool {
+        self.place
+    }
+
     pub(super) fn begin(
         cluster: &mut Cluster,
         versions: &Versions,

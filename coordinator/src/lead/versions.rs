@@ -51,6 +51,12 @@ impl Versions {
         }
     }
 
+    /// Who has the versions that `had` says has all that a dataset of `age` is presented with.
+    pub(super) fn is_whole_with(&self, age: Age, had: impl Fn(LooseStamp) -> bool) -> bool {
+        let of = |v: &&LooseVersion| matches!(v.owner, LooseOwner::Sealed(owner) if owner <= age);
+        self.iter().filter(of).all(|version| had(version.stamp))
+    }
+
     pub(super) fn get(&self, stamp: LooseStamp) -> Option<&LooseVersion> {
         self.by_stamp.get(&stamp)
     }

@@ -156,6 +156,7 @@ pub const NO_JOB: &str = "local";
 
 /// All parameters, read and checked.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "parameters, each of its own")]
 pub struct Config {
     /// `SCR_ENABLE`.
     pub enable: bool,
@@ -177,6 +178,8 @@ pub struct Config {
     pub nodes: Vec<String>,
     /// `SCR_PREFIX`, absolute.
     pub prefix: PathBuf,
+    /// `SCR_PREFIX` is set, be it to the working directory.
+    pub prefix_is_named: bool,
     /// `SCR_CNTL_BASE`.
     pub control_base: PathBuf,
     /// `SCR_CACHE_BASE`; never empty.
@@ -587,6 +590,7 @@ impl Layers {
         let usual = self.usual()?;
         let descriptors = self.descriptors(&cache_bases, &usual);
         let descriptors = self.or_none(descriptors::PARAMETER, descriptors)?;
+        let prefix = self.path("SCR_PREFIX", sources)?;
         let config = Config {
             mount: self.mount_point(&job_id, &user)?,
             mode: self.read("SCRFS_MODE", |text, _| value::mode(text))?.unwrap_or(0o700),
@@ -598,7 +602,8 @@ impl Layers {
             user,
             claim,
             nodes: own(self.hosts("SCR_NODELIST")?),
-            prefix: self.path("SCR_PREFIX", sources)?.unwrap_or_else(|| sources.working_directory.clone()),
+            prefix_is_named: prefix.is_some(),
+            prefix: prefix.unwrap_or_else(|| sources.working_directory.clone()),
             control_base: self.absolute("SCR_CNTL_BASE")?.unwrap_or_else(|| control_base(sources)),
             cache_bases,
             cache_size: self.small("SCR_CACHE_SIZE")?.unwrap_or_default(),

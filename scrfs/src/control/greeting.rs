@@ -6,7 +6,7 @@ use super::{Reason, Settings};
 use crate::ids::{DatasetId, Epoch, NodeRank};
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 19;
+pub const PROTOCOL: u32 = 20;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,8 +83,9 @@ pub enum Ask {
     /// Datasets are in this directory, as `SCRFS_CHECKPOINT_PATH` says it; to be asked again while
     /// another worker takes over.
     CheckpointPath(Vec<u8>),
-    /// All coordinators of this epoch have ended together, as they were asked to: none is awaited.
-    Left(Epoch),
+    /// The job whose coordinators had this epoch has ended: its `scrfs-run` says so when nothing of
+    /// it runs any more.
+    JobEnded(Epoch),
     /// Unmount and end, as SIGTERM does.
     Stop,
     /// The job has ended: save this node's part of the newest dataset in the prefix, if it is not
@@ -109,7 +110,7 @@ pub enum Answer {
     Status(Box<crate::status::NodeStatus>),
     /// To [`Ask::Events`], oldest first, a JSON line each.
     Events(Vec<String>),
-    /// To [`Ask::RecordIo`], [`Ask::CheckpointPath`] and [`Ask::Left`].
+    /// To [`Ask::RecordIo`], [`Ask::CheckpointPath`] and [`Ask::JobEnded`].
     Done,
     /// To [`Ask::CheckpointPath`]: another worker is about to take over, and serves by it.
     Reloading,

@@ -24,6 +24,7 @@ use crate::transfer::pfs::PfsDirectory;
 use super::cache::Staged;
 use super::members::{DataError, settle_file, taken_by};
 use super::node::Node;
+use super::room::free_for_file;
 use super::state::Dataset;
 use super::transfers::{here, there};
 
@@ -81,7 +82,7 @@ impl Node {
             let here = self.cache.staged(file.id, &staged(file)).and_then(|fd| taken_by(&fd));
             takes.saturating_sub(here.unwrap_or(0))
         });
-        Ok(room.f_bavail.saturating_mul(room.f_frsize).saturating_sub(to_come.sum()))
+        Ok(free_for_file(&room).saturating_sub(to_come.sum()))
     }
 
     /// The dataset's files are in that store, or will be.

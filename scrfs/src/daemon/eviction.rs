@@ -67,6 +67,9 @@ impl Node {
         }
         {
             let state = &mut *self.state.lock();
+            if let Some(dataset) = state.table.datasets.get(&id) {
+                state.losses.stays_on_pfs(dataset);
+            }
             leave(&mut state.table, &Step::Removed);
             for id in &going {
                 state.send(Event::Removed(*id));

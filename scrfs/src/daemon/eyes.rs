@@ -105,7 +105,7 @@ impl Node {
 
     fn current_name(&self) -> Vec<u8> {
         let state = self.state.lock();
-        let current = state.current_now().and_then(|id| state.table.datasets.get(&id));
+        let current = state.presented_now().and_then(|id| state.table.datasets.get(&id));
         let mut name = current.map(|dataset| dataset.name.clone()).unwrap_or_default();
         if !name.is_empty() {
             name.push(b'\n');

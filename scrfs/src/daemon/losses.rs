@@ -23,11 +23,7 @@ impl Losses {
     /// unless a newer one is on the PFS: a restart would want that.
     pub(super) fn leaves(&mut self, id: DatasetId, table: &Table) {
         let Some(dataset) = table.datasets.get(&id) else { return };
-        if dataset.flushed && !dataset.life.is_hidden() {
-            let left = Elsewhere { id: id.0, name: dataset.shown_name() };
-            let newer = |known: &(Epoch, Elsewhere)| (known.0, known.1.id) > (dataset.epoch, left.id);
-            self.on_pfs = self.on_pfs.take().filter(newer).or(Some((dataset.epoch, left)));
-        }
+        self.stays_on_pfs(dataset);
         let Some(failure) = dataset.flush_failed.as_ref().filter(|_| !dataset.flushed) else { return };
         let saved = table.datasets.values().filter(|other| other.flushed).map(|other| other.id).max();
         if saved.max(self.newest_saved) > Some(id) {
@@ -37,6 +33,15 @@ impl Losses {
         self.lost.push(loss(dataset, failure.reason.clone()));
         let more = self.lost.len().saturating_sub(LOSSES_MAX);
         self.lost.drain(..more);
+    }
+
+    /// A program removes the dataset: what is on the PFS stays there, and a restart presents it.
+    pub(super) fn stays_on_pfs(&mut self, dataset: &Dataset) {
+        if dataset.flushed && !dataset.life.is_hidden() {
+            let left = Elsewhere { id: dataset.id.0, name: dataset.shown_name() };
+            let newer = |known: &(Epoch, Elsewhere)| (known.0, known.1.id) > (dataset.epoch, left.id);
+            self.on_pfs = self.on_pfs.take().filter(newer).or(Some((dataset.epoch, left)));
+        }
     }
 
     /// Dataset `id` is on the PFS.

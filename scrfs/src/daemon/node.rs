@@ -32,6 +32,7 @@ use super::loose_store::LooseStore;
 use super::priority::Priority;
 use super::reserve::KeptBack;
 use super::rounds::Rounds;
+use super::service::ended_job;
 use super::state::{Origin, State};
 use super::stores::CacheStore;
 use super::waiting::Waiting;
@@ -40,6 +41,8 @@ use super::wishes::Wishes;
 /// Where a node lives and for whom.
 #[derive(Clone)]
 pub struct NodeConfig {
+    /// The mount is new: this is its first worker.
+    pub is_new: bool,
     /// `<cntl_base>/<user>/scr.<jobid>`; made if it is not there.
     pub control_directory: PathBuf,
     /// Where the cache is; each `<cache_base>/<user>/scr.<jobid>` is made if it is not there.
@@ -161,6 +164,7 @@ impl Node {
         let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.path.clone())
             .map_err(|e| opened(&config.in_use.places()[PRIMARY].cache, e))?;
         let node = Self::load(config, tree, store, Arc::new(cache))?;
+        node.remember_new();
         node.watch_reserve(node.me.clone());
         node.take_up();
         let watching = Arc::clone(&node);
@@ -216,6 +220,8 @@ impl Node {
             }
         }
         let limit = bound_of(&config, settings.as_ref());
+        // Whoever was here before, this mount has no job yet.
+        let ended = if config.is_new { Some(loaded.table.epoch) } else { ended_job(store) };
         let state = State {
             former_epoch: loaded.table.epoch,
             was_attached: loaded.table.epoch > Epoch(0),
@@ -225,7 +231,7 @@ impl Node {
             identity: None,
             local: false,
             lost_at: None,
-            left: None,
+            ended,
             freezing: std::collections::HashMap::new(),
             seals: std::collections::HashMap::new(),
             wishes: Wishes::default(),

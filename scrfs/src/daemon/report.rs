@@ -8,7 +8,7 @@ use crate::ids::{DatasetId, Epoch};
 use crate::path::RelPath;
 use crate::status::last::VERSION;
 use crate::status::{
-    Changed, CoordinatorStatus, DatasetStatus, HIDDEN, NodeStatus, SEALED, is_protected, survives,
+    Changed, CoordinatorStatus, DatasetStatus, FAILED, HIDDEN, NodeStatus, SEALED, is_protected, survives,
 };
 use crate::store::beneath;
 use crate::stores::PRIMARY;
@@ -31,7 +31,7 @@ impl Node {
         let taken = (limit > 0).then(|| self.cache.free().ok()).flatten().map(|free| self.bound.taken(free));
         let supervisor_stopped = directory::stopped_parent();
         let state = self.state.lock();
-        let current = state.current_now();
+        let current = state.presented_now();
         let fetches = state.settings.as_ref().is_none_or(|settings| settings.fetch);
         let mut sealed: Vec<&Dataset> = state.present().collect();
         sealed.sort_by_key(|dataset| std::cmp::Reverse((dataset.epoch, dataset.id)));
@@ -62,6 +62,7 @@ impl Node {
             }),
             was_attached: state.was_attached,
             awaited: state.awaits(),
+            job_ended: state.job_has_ended(),
             supervisor_stopped,
             prefix: state
                 .settings
@@ -111,8 +112,7 @@ impl Node {
                 status.survives = survives(layout, dataset.flushed && fetches);
             }
             // What is bad here no restart presents from here.
-            let is_bad = dataset.scrubbed.as_ref().is_some_and(|scrubbed| scrubbed.left.is_some());
-            if dataset.failed.is_some() || is_bad && !(dataset.flushed && fetches) {
+            if dataset.failed.is_some() || dataset.is_bad() || dataset.has_bad_bytes() && !fetches {
                 status.survives.iter_mut().for_each(|(_, kept)| *kept = false);
             }
         } else {
@@ -196,7 +196,7 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
 /// DESIGN 5's words, and what the last restart left out.
 pub(super) fn state_word(dataset: &Dataset) -> &'static str {
     if dataset.failed.is_some() {
-        return "failed";
+        return FAILED;
     }
     if dataset.life.is_hidden() {
         return HIDDEN;
@@ -205,7 +205,7 @@ pub(super) fn state_word(dataset: &Dataset) -> &'static str {
         (HeldState::Complete, Some(("flushing", _))) => "flushing",
         (HeldState::Complete, _) if dataset.flushed => "flushed",
         (HeldState::Complete, _) => match dataset.life.catalog() {
-            Some(index) if is_protected(&index.catalog().layout) => "protected",
+            Some(index) if is_protected(&index.catalog().layout) && !dataset.is_bad() => "protected",
             _ => SEALED,
         },
         (HeldState::Frozen, Some((what, _))) => what,

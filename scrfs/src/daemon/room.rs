@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::fs::StatVfs;
+
 use crate::control::{Event, HeldState};
 use crate::ids::DatasetId;
 use crate::lock::MutexGuard;
@@ -26,6 +28,24 @@ const NO_LOOK: Duration = Duration::from_hours(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// While a dataset is being written, this part of its whole is kept free.
 const RESERVE: u64 = 8;
+
+/// Inodes that a dataset takes besides those of its files.
+const INODES_MORE: u64 = 8;
+
+/// Bytes that a file can take. Where inodes lack it cannot be made, whatever bytes are free; what
+/// leaves the cache gives both.
+pub(super) fn free_for_file(room: &StatVfs) -> u64 {
+    if lacks_inodes(room, 0) { 0 } else { bytes_free(room) }
+}
+
+fn bytes_free(room: &StatVfs) -> u64 {
+    room.f_bavail.saturating_mul(room.f_frsize)
+}
+
+/// For so many files; some file systems make inodes when they are needed.
+fn lacks_inodes(room: &StatVfs, files: u64) -> bool {
+    room.f_files > 0 && room.f_favail < files.saturating_add(INODES_MORE)
+}
 
 /// When room is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,9 +164,7 @@ impl Node {
         let names = self.journal.lock().names();
         let stores: BTreeSet<usize> =
             names.iter().filter_map(|name| self.cache.tree_store(name).ok().flatten()).collect();
-        let free = |store: &usize| {
-            self.cache.room_of(*store).map_or(0, |room| room.f_bavail.saturating_mul(room.f_frsize))
-        };
+        let free = |store: &usize| self.cache.room_of(*store).map_or(0, |room| free_for_file(&room));
         stores.into_iter().min_by_key(free).unwrap_or_else(|| self.cache.stores.next())
     }
 
@@ -183,21 +201,26 @@ impl Node {
         }
         let store = self.store_in_need(moment);
         let Ok(room) = self.cache.room_of(store) else { return };
-        let free_of = |room: &rustix::fs::StatVfs| room.f_bavail.saturating_mul(room.f_frsize);
-        let (there, free) = (free_of(&room), free_of(&self.narrowed(room)));
         let mut state = self.state.lock();
         if !state.may_be_short() {
             return;
         }
         let newest =
             state.current_now().and_then(|id| state.table.datasets.get(&id)?.life.catalog().cloned());
-        let whole = newest.map_or(0, |index| index.catalog().layout.bytes_on(&self.config.host));
+        let (whole, files) = newest.map_or((0, 0), |index| {
+            let (layout, host) = (&index.catalog().layout, &self.config.host);
+            (layout.bytes_on(host), layout.files_on(host))
+        });
         let (wanted, begins) = match moment {
             Moment::Begin(_) => (whole, true),
             // Where the cache has reached its bound any room is better than none.
-            Moment::Meanwhile | Moment::Refused => ((whole / RESERVE).max(1), false),
+            Moment::Meanwhile | Moment::Refused => (whole / RESERVE, false),
             Moment::Gone => (state.shortage.wanted, state.shortage.begins),
         };
+        let lacks_inodes = lacks_inodes(&room, if begins { files } else { files / RESERVE });
+        let free_of = |room: &StatVfs| if lacks_inodes { 0 } else { bytes_free(room) };
+        let (there, free) = (free_of(&room), free_of(&self.narrowed(room)));
+        let wanted = if lacks_inodes || !begins { wanted.max(1) } else { wanted };
         if free >= wanted {
             // The smaller reserve says nothing of what a beginning dataset has asked for.
             if matches!(moment, Moment::Begin(_) | Moment::Gone) {
@@ -218,6 +241,7 @@ impl Node {
         state.shortage = Shortage { wanted, begins, name, store, asked_with: removable, asked_at };
         state.send_request(Event::RoomShort { free, wanted, begins, helps });
         drop(state);
-        self.events.info(None, &format!("room is short: {free} bytes are free, {wanted} are wanted"));
+        let inodes = if lacks_inodes { ", for want of inodes" } else { "" };
+        self.events.info(None, &format!("room is short: {free} bytes are free{inodes}, {wanted} are wanted"));
     }
 }

@@ -8,6 +8,7 @@ use crate::config::NO_JOB;
 use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Service};
 use crate::control::{Answer, Ask, Command, DataReply, DataRequest, Reason, Start};
 use crate::ids::Epoch;
+use crate::store::Store;
 use crate::transfer::user::Identity;
 
 use super::bound::bound_of;
@@ -17,6 +18,10 @@ use super::state::Attached;
 
 /// There while records of what programs do with files are taken.
 pub(super) const RECORD_IO: &str = "record-io";
+/// The epoch of the job that has ended, in decimal digits.
+const JOB_ENDED: &str = "job-ended";
+/// Bytes of that.
+const DIGITS_MAX: u64 = 20;
 
 impl Service for Node {
     fn attach(&self, greeting: Greeting, peer: &Peer, link: &LinkHandle) -> Result<(), Refusal> {
@@ -187,10 +192,7 @@ impl Service for Node {
             Ask::Flush(name) => Answer::Flush(self.want_flush(name.as_deref(), peer.uid)),
             Ask::Scrub(name) => Answer::Scrub(self.want_scrub(&name, peer.uid)),
             Ask::CheckpointPath(path) => self.choose_checkpoint_path(&path, peer.uid),
-            Ask::Left(epoch) => {
-                self.state.lock().left = Some(epoch);
-                Answer::Done
-            }
+            Ask::JobEnded(epoch) => self.job_ended(epoch),
             Ask::Stop => {
                 self.events.info(None, &format!("user {} asked the daemon to end", peer.uid));
                 (self.config.on_stop)();
@@ -203,6 +205,27 @@ impl Service for Node {
 impl Node {
     /// Begins or ends the records of what programs do with files; a successor of this worker goes
     /// on with it.
+    /// A new mount's state, for the workers to come.
+    pub(super) fn remember_new(&self) {
+        let epoch = self.state.lock().table.epoch;
+        if self.config.is_new
+            && epoch > Epoch(0)
+            && let Answer::Failed(reason) = self.job_ended(epoch)
+        {
+            self.events.warning(None, &reason);
+        }
+    }
+
+    /// Also for the workers to come.
+    fn job_ended(&self, epoch: Epoch) -> Answer {
+        let kept = self.disk.lock().store().commit(JOB_ENDED, epoch.0.to_string().as_bytes());
+        self.state.lock().ended = Some(epoch);
+        match kept {
+            Ok(()) => Answer::Done,
+            Err(error) => Answer::Failed(error.to_string()),
+        }
+    }
+
     fn switch_records(&self, on: bool, uid: u32) -> Answer {
         let disk = self.disk.lock();
         let kept = if on { disk.store().commit(RECORD_IO, b"") } else { disk.store().remove(RECORD_IO) };
@@ -215,4 +238,10 @@ impl Node {
         self.events.info(None, &format!("user {uid}: records of what programs do with files {what}"));
         Answer::Done
     }
+}
+
+/// The epoch of the job that has ended; `None`: there was none, or its record cannot be used.
+pub(super) fn ended_job(store: &Store) -> Option<Epoch> {
+    let digits = store.read(JOB_ENDED, DIGITS_MAX).ok().flatten()?;
+    std::str::from_utf8(&digits).ok()?.parse().ok().map(Epoch)
 }

@@ -134,6 +134,16 @@ impl RedundancyFile {
 }
 
 impl Dataset {
+    /// A scrub has found bytes that it could not mend, and the PFS has no others.
+    pub(super) fn is_bad(&self) -> bool {
+        self.has_bad_bytes() && !self.flushed
+    }
+
+    /// A scrub has found bytes that it could not mend.
+    pub(super) fn has_bad_bytes(&self) -> bool {
+        self.scrubbed.as_ref().is_some_and(|scrubbed| scrubbed.left.is_some())
+    }
+
     /// The redundancy file of a member here that counts.
     pub(super) fn redundancy<'a>(&self, part: &'a Part) -> Option<&'a RedundancyFile> {
         part.redundancy.get(&self.encoding())
@@ -317,8 +327,8 @@ pub(super) struct State {
     pub(super) local: bool,
     /// The last coordinator was lost then, and what waits for its successor has not been settled.
     pub(super) lost_at: Option<Instant>,
-    /// The coordinators of this epoch have ended together, as they were asked to.
-    pub(super) left: Option<Epoch>,
+    /// The job whose coordinators had this epoch has ended.
+    pub(super) ended: Option<Epoch>,
     pub(super) freezing: HashMap<DatasetId, Freezing>,
     /// Names of the seals of this epoch that have not ended, also of those that could not be
     /// frozen.
@@ -355,7 +365,12 @@ impl State {
 
     /// A coordinator may attach soon: the last one is gone, or this worker is new.
     pub(super) fn awaits(&self) -> bool {
-        self.attached.is_none() && self.lost_at.is_some() && self.left != Some(self.table.epoch)
+        self.attached.is_none() && self.lost_at.is_some() && !self.job_has_ended()
+    }
+
+    /// No job is known to run here: it has ended, or none has begun in this mount.
+    pub(super) fn job_has_ended(&self) -> bool {
+        self.attached.is_none() && (!self.was_attached || self.ended == Some(self.table.epoch))
     }
 
     pub(super) fn served(&self) -> bool {
@@ -386,10 +401,18 @@ impl State {
 
     /// What the mount presents: a dataset that the last restart hid is not it, however new.
     pub(super) fn current_now(&self) -> Option<DatasetId> {
+        self.newest_that(|_| true)
+    }
+
+    /// What a restart would present, as far as is known here.
+    pub(super) fn presented_now(&self) -> Option<DatasetId> {
+        self.newest_that(|dataset| !dataset.is_bad())
+    }
+
+    fn newest_that(&self, counts: impl Fn(&Dataset) -> bool) -> Option<DatasetId> {
         self.present()
-            .filter(|dataset| {
-                dataset.life.is_complete() && dataset.failed.is_none() && !dataset.life.is_hidden()
-            })
+            .filter(|dataset| dataset.life.is_complete() && !dataset.life.is_hidden())
+            .filter(|dataset| dataset.failed.is_none() && counts(dataset))
             .max_by_key(|dataset| (dataset.epoch, dataset.id))
             .map(|dataset| dataset.id)
     }

@@ -36,6 +36,11 @@ impl Layout {
     pub fn bytes_on(&self, host: &str) -> u64 {
         self.bytes_by_host().get(host).copied().unwrap_or(0)
     }
+
+    /// Files that the dataset has on `host`, redundancy files left out.
+    pub fn files_on(&self, host: &str) -> u64 {
+        self.members.iter().filter(|place| place.host == host).map(|place| place.files).sum()
+    }
 }
 
 #[cfg(test)]

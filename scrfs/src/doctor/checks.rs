@@ -1,5 +1,7 @@
 //! From facts to findings. Pure: a table of facts is all that its tests need.
 
+use std::path::Path;
+
 use super::facts::{Facts, Kind, Parameters, Prefix, Program, Reason, Room, Store};
 use super::{Finding, Grade, Report};
 use crate::allocation::has_pmix;
@@ -275,6 +277,9 @@ fn one_store(store: &Store, bound: u64, facts: &Facts) -> Finding {
     if !writable {
         return fail("cache", format!("{at} cannot be written to"), elsewhere);
     }
+    if let Some(there) = &room.made_in {
+        return missing(store, there, facts);
+    }
     let takes = if bound > 0 { bound.min(size) } else { size };
     let takes_text = bytes_for_people(takes);
     let limit = facts.cgroup.map_or(facts.memory, |cgroup| cgroup.min(facts.memory));
@@ -298,6 +303,25 @@ fn one_store(store: &Store, bound: u64, facts: &Facts) -> Finding {
     }
     let what = if memory { "memory" } else { "disk" };
     ok("cache", format!("{at} is {what}: may take {takes_text}, {} are free", bytes_for_people(free)))
+}
+
+/// One that is not there. Of a list the mount passes such a one over.
+fn missing(store: &Store, there: &Path, facts: &Facts) -> Finding {
+    let at = store.path.display();
+    let is_there = |store: &Store| store.room.as_ref().is_ok_and(|room| room.made_in.is_none());
+    match facts.stores.len() {
+        0 | 1 => warn(
+            "cache",
+            format!("{at} is not there: a mount makes it on the file system of {}", there.display()),
+            "mount the file system that the store is to be on, make the directory, or name another in SCR_CACHE_BASE",
+        ),
+        _ => {
+            let text = format!("{at}: no such directory: a mount does not use it");
+            let remedy = "mount its file system, make it, or take it out of SCR_CACHE_BASE";
+            let others = facts.stores.iter().any(is_there);
+            if others { warn("cache", text, remedy) } else { fail("cache", text, remedy) }
+        }
+    }
 }
 
 /// Where names of files, catalogs and pointer files are kept. Without root there are no other

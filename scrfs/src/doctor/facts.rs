@@ -143,6 +143,8 @@ pub struct Room {
     pub free_inodes: u64,
     /// The path is the file system's top: nothing else has its room.
     pub own: bool,
+    /// The path is not there: the directory above it that is.
+    pub made_in: Option<PathBuf>,
 }
 
 /// Of ended jobs.

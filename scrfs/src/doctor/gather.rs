@@ -66,7 +66,7 @@ pub fn facts(sources: &Sources, questions: &Questions) -> Facts {
         }),
         programs: ["scrfs-coordinator", "scrfs-ctl", "scrfs-run"].map(|name| program(name, &beside)).into(),
         version: env!("CARGO_PKG_VERSION"),
-        prefix: usable.filter(|config| config.prefix != sources.working_directory).map(prefix),
+        prefix: usable.filter(|config| config.prefix_is_named).map(prefix),
         stores: usable
             .map(|config| config.cache_bases.iter().map(|base| store(base)).collect())
             .unwrap_or_default(),
@@ -260,8 +260,8 @@ fn kind(number: u64) -> Kind {
 fn store(base: &Path) -> Store {
     let path = base.to_owned();
     let room = bounded::within(LIMIT, move || {
-        // It is made at the mount where it is missing.
-        let there = if path.exists() { path.as_path() } else { path.parent().unwrap_or(&path) };
+        // It is made at the mount where it is missing, with what is missing above it.
+        let there = path.ancestors().find(|above| above.exists()).unwrap_or(&path);
         let stat = rustix::fs::statvfs(there)?;
         let memory =
             matches!(kind(rustix::fs::statfs(there)?.f_type.cast_unsigned()), Kind::Local("tmpfs" | "ramfs"));
@@ -275,7 +275,8 @@ fn store(base: &Path) -> Store {
             free: stat.f_bavail.saturating_mul(stat.f_frsize),
             inodes: stat.f_files,
             free_inodes: stat.f_favail,
-            own: path.exists() && is_top(&path)?,
+            own: there == path && is_top(&path)?,
+            made_in: (there != path).then(|| there.to_owned()),
         })
     });
     Store { path: base.to_owned(), room: room.map_err(reason) }

@@ -185,9 +185,11 @@ pub enum MountError {
         /// The coordinator.
         pid: u32,
     },
-    /// Its daemon awaits a coordinator: a job may run.
-    #[error("{mount_point} is in use: its coordinator is gone, and the daemon awaits a successor")]
-    Awaited {
+    /// Coordinators are gone, and their job may run.
+    #[error(
+        "{mount_point} is in use: its coordinators are gone, and no scrfs-run has said that the job has ended"
+    )]
+    MayRun {
         /// The mount point.
         mount_point: PathBuf,
     },
@@ -453,8 +455,8 @@ impl MountError {
             Self::NoJobId { .. } => "nothing was touched; name job ids with commas, blanks or newlines between \
                  them; or `none` alone, where no job lives"
                 .into(),
-            Self::Awaited { mount_point } => format!(
-                "ask again after SCRFS_COORDINATOR_WAIT; or, if the job has ended, end its mount at once: scrfs umount --force {}",
+            Self::MayRun { mount_point } => format!(
+                "see that nothing of the job runs, `scrfs-run` on its first node above all; then end its mount: scrfs umount --force {}",
                 mount_point.display()
             ),
             Self::Served { mount_point, .. } => format!(

@@ -117,7 +117,8 @@ fn sweep_of(
     let (mut lines, mut left, mut unsaved) = (Vec::new(), Vec::new(), false);
     for job in found.iter().filter(|job| !living.contains(&job.id)) {
         if !alive.would_know(job) {
-            let remedy = format!("scrfs umount --job-id {} --purge removes what is there", job.id);
+            let remedy =
+                format!("scrfs umount --job-id {} --user {} --purge removes what is there", job.id, job.user);
             lines.push(format!(
                 "job {} of {}: not a job of the scheduler; it stays ({remedy})",
                 job.id, job.user

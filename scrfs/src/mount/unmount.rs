@@ -205,9 +205,9 @@ fn kill(point: &Path, control: &Path, supervisor: (u32, &OwnedFd)) -> Result<(),
     Ok(())
 }
 
-/// No coordinator is attached to the daemon of this control directory, and none is awaited: the end
-/// of one may be its job's, or it has a successor. A daemon that is stopped, very busy, or between
-/// two workers may have one.
+/// No coordinator is attached to the daemon of this control directory, and no job is known to run:
+/// the end of a coordinator may be its job's, or it has a successor. A daemon that is stopped, very
+/// busy, or between two workers may have one.
 fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
     let begun = Instant::now();
     loop {
@@ -233,11 +233,9 @@ fn is_not_served(mount_point: &Path, control: &Path) -> Result<(), MountError> {
                     return Ok(());
                 }
             }
-            None if status.awaited && is_over => {
-                return Err(MountError::Awaited { mount_point: mount_point.to_owned() });
-            }
-            None if status.awaited => {}
-            None => return Ok(()),
+            None if status.job_ended => return Ok(()),
+            None if status.awaited && !is_over => {}
+            None => return Err(MountError::MayRun { mount_point: mount_point.to_owned() }),
         }
         std::thread::sleep(MEETING);
     }

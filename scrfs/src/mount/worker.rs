@@ -74,7 +74,8 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     }
     fs.set_wait_bound(options.coordinator_wait.saturating_add(options.seal_timeout));
     fuse::remember_names(&fs, &connection);
-    let node = start_node(options, &places, &stores, &fs, chosen)?;
+    let is_new = keep.mode().is_none();
+    let node = start_node(options, &places, &stores, &fs, (chosen, is_new))?;
     for text in &kept {
         node.warn(text);
     }
@@ -84,7 +85,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     fs.connect(Arc::clone(&node) as _);
     fs.restore_sealed();
     // A successor serves with what there is: what programs have open may take all the rest.
-    if keep.mode().is_none() {
+    if is_new {
         let few = failed("has too few descriptors left to serve", &options.mount_point);
         limits::has_descriptors().map_err(few)?;
     }
@@ -100,7 +101,7 @@ fn start_node(
     places: &Places,
     stores: &Arc<Stores>,
     fs: &Arc<FileSystem>,
-    checkpoint_path: Chosen,
+    (checkpoint_path, is_new): (Chosen, bool),
 ) -> Result<Arc<Node>, MountError> {
     let host = nix::unistd::gethostname().map_err(|e| MountError::Start {
         reason: format!("no host name: {e}"),
@@ -109,6 +110,7 @@ fn start_node(
     let mount_point = options.mount_point.clone();
     let supervisor = rustix::process::getppid();
     let config = NodeConfig {
+        is_new,
         control_directory: places.control.clone(),
         in_use: Arc::clone(stores),
         checkpoint_path,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{DatasetStatus, HIDDEN, NodeStatus};
+use super::{DatasetStatus, FAILED, HIDDEN, NodeStatus};
 
 /// What it costs if one of `hosts` alone dies now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -13,7 +13,8 @@ pub struct Loss<'a> {
     pub hosts: Vec<&'a str>,
     /// What a restart would present then; `None`: nothing.
     pub presented: Option<Presented<'a>>,
-    /// What nobody would have any more.
+    /// What nobody would have any more. Of what is not sealed, and of changes, only those on the
+    /// node that was asked are known.
     pub lost: Vec<Lost<'a>>,
 }
 
@@ -70,7 +71,9 @@ fn cost<'a>(s: &'a NodeStatus, host: &str) -> (Option<Presented<'a>>, Vec<Lost<'
         if d.changed.is_some() {
             loses(LostPart::Changes);
         }
-        if !d.is_complete() {
+        if d.state == FAILED {
+            loses(LostPart::Sealed);
+        } else if !d.is_complete() {
             loses(LostPart::Unsealed);
         } else if survives(d, host) {
             presented = presented.or(Some(Presented { id: d.id, name: &d.name, from_pfs: false }));

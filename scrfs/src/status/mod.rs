@@ -17,6 +17,7 @@ use crate::ids::Member;
 
 /// One node's state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "facts, each of its own")]
 pub struct NodeStatus {
     /// Version of the status form.
     pub version: u32,
@@ -50,6 +51,10 @@ pub struct NodeStatus {
     /// not stayed away for `SCRFS_COORDINATOR_WAIT` yet.
     #[serde(default)]
     pub awaited: bool,
+    /// No job is known to run in this mount: none has begun, or its `scrfs-run` has said that it
+    /// ended.
+    #[serde(default)]
+    pub job_ended: bool,
     /// The supervisor, if it is stopped, as by SIGSTOP: nobody would replace the worker.
     #[serde(default)]
     pub supervisor_stopped: Option<u32>,
@@ -177,6 +182,9 @@ impl DatasetStatus {
 /// The state of a dataset that is complete, and that the loss of some node would take: "protected"
 /// is never said of it.
 pub const SEALED: &str = "sealed";
+
+/// The state of a sealed dataset of which no source has the right bytes.
+pub const FAILED: &str = "failed";
 
 /// The state of a complete dataset that the last restart did not present.
 pub const HIDDEN: &str = "hidden";

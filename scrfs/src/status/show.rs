@@ -19,6 +19,9 @@ pub fn show(s: &NodeStatus) -> String {
     if !s.datasets.is_empty() {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "\n{}", trimmed(&table_of_losses(s)));
+        if hosts(s).len() > 1 {
+            let _ = writeln!(text, "of what is not sealed only that of {} is known here", s.host);
+        }
         if s.was_attached && s.coordinator.is_none() && hosts(s).len() > 1 {
             text.push_str(UNWATCHED);
         }
@@ -152,6 +155,7 @@ fn coordinator(s: &NodeStatus) -> String {
         None if s.awaited => {
             "its coordinator is awaited: nothing new is protected until it attaches".to_owned()
         }
+        None if s.was_attached && s.job_ended => "no coordinator now: scrfs-run has ended".to_owned(),
         None if s.was_attached => {
             "no coordinator now: nothing new is protected until scrfs-run starts one".to_owned()
         }

@@ -51,10 +51,12 @@ fn questions_between_two_workers_wait_for_the_next() {
         fails(&asks.wait_with_output().unwrap(), 1, "is attached, so its job runs");
         drop(lead);
         wait_until("the loss of the lead", is_lost);
-        // Unless all have ended together.
-        let left = question::ask(&control, &Ask::Left(Epoch(status().epoch)), WAIT);
-        assert!(matches!(left, Ok(Answer::Done)), "{left:?}");
-        assert!(!status().awaited);
+        // Until somebody says that its job has ended; the next worker knows that, too.
+        let told = question::ask(&control, &Ask::JobEnded(Epoch(status().epoch)), WAIT);
+        assert!(matches!(told, Ok(Answer::Done)), "{told:?}");
+        assert!(!status().awaited && status().job_ended);
+        kill(Pid::from_raw(m.pid("worker.lock")), Signal::SIGKILL).unwrap();
+        assert!(!status().awaited && status().job_ended);
         let ended = m.unmount(&[]);
         assert!(ended.status.success(), "{ended:?}");
     });

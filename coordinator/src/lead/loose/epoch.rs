@@ -198,10 +198,15 @@ impl Loose {
             let there = |version: &&LooseVersion| !version.entry.is_gone();
             versions.extend(self.versions.shown(shown).into_iter().filter(there).map(|v| v.stamp));
         }
-        let began = self.sealed.iter().map(|(age, began)| (*age, *began)).collect();
-        cluster.send_all(Command::LooseBind { bound: Vec::new(), began });
+        self.tell_began(cluster);
         cluster.send_all(Command::LooseShow { versions, shown });
         true
+    }
+
+    /// Every node has what goes with the sealed datasets.
+    fn tell_began(&self, cluster: &mut Cluster) {
+        let began = self.sealed.iter().map(|(age, began)| (*age, *began)).collect();
+        cluster.send_all(Command::LooseBind { bound: Vec::new(), began });
     }
 
     pub(super) fn spread_on(&mut self, cluster: &mut Cluster) {
@@ -209,6 +214,10 @@ impl Loose {
             && spread.go_on(cluster, &mut self.versions)
         {
             let lacking: BTreeSet<LooseStamp> = spread.lacking(&self.versions).collect();
+            if spread.is_of_attach() && lacking.is_empty() {
+                // Who lacked some of them was not told before.
+                self.tell_began(cluster);
+            }
             self.versions.lack_only(lacking);
             self.spread = None;
             self.sets.changed(cluster, &self.versions);

@@ -189,9 +189,10 @@ impl Daemon {
         self.datasets.values().any(|dataset| dataset.name == name && dataset.state != HeldState::Complete)
     }
 
-    /// A request that waited for the end of a seal makes `.invalid` now.
+    /// A request that waited for the end of a seal makes `.invalid` now. Where a round holds the
+    /// directory its program gives up instead of waiting on.
     pub(crate) fn thawed(&mut self, name: &[u8]) {
-        if self.invalidating.remove(name) {
+        if self.invalidating.remove(name) && !self.is_held(&RelPath::new(name).expect("a name")) {
             self.invalidate(name);
         }
     }

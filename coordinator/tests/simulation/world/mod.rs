@@ -418,7 +418,10 @@ impl World {
                 self.sealed_at.entry(self.now).or_default().insert(*id);
                 let key = |dataset: &Dataset| ((dataset.epoch, *id), dataset.name.clone());
                 let sealed = self.nodes.iter().find_map(|node| node.datasets.get(id).map(key));
-                self.promised.extend(sealed.filter(|(key, _)| self.may_promise(*key)));
+                // One that had begun to leave for want of room may come back without what is gone.
+                let whole = |key: Key| !self.sacrificed.contains(&key.1) || self.can_give(key);
+                let sealed = sealed.filter(|(key, _)| self.may_promise(*key) && whole(*key));
+                self.promised.extend(sealed);
             }
             Command::MarkFailed { id, .. } => self.marked_failed(*id),
             Command::FlushFailed { id, given_up: false, .. } => drop(self.flush_failed.insert(*id, self.now)),

@@ -221,13 +221,16 @@ impl World {
         let evicts = |id: DatasetId| self.down.iter().flatten().any(|command| *command == Command::Evict(id));
         let is_gone = |id: DatasetId| self.nodes.iter().any(|node| !node.datasets.contains_key(&id));
         let leaves = |begun: &Begun| begun.base.is_some_and(|id| evicts(id) || is_gone(id));
-        let begun = self.nodes.iter().flat_map(Daemon::begun);
-        let goes = begun.filter(|begun| self.removing.contains(&begun.name) || leaves(begun));
-        let goes: Vec<u64> = goes.map(|b| b.since_us).filter(|since| !all.contains(since)).collect();
+        let begun: Vec<Begun> = self.nodes.iter().flat_map(Daemon::begun).collect();
+        let goes = begun.iter().filter(|begun| self.removing.contains(&begun.name) || leaves(begun));
+        let goes = goes.map(|b| b.since_us).filter(|since| !all.contains(since));
+        // Another one that began at the same moment: a time does not tell whose a pointer is.
+        let tied = begun.iter().filter(|begun| begun.name != catalog.name).map(|b| b.since_us);
+        let unclear: Vec<u64> = goes.chain(tied.filter(|since| all.contains(since))).collect();
         for pointer in self.pointers.pointers.values_mut().filter(|pointer| pointer.lost.is_none()) {
             let former = (pointer.least, pointer.most);
             for owner in [&mut pointer.least, &mut pointer.most] {
-                if matches!(owner, Owner::Begun(since) if goes.contains(since)) {
+                if matches!(owner, Owner::Begun(since) if unclear.contains(since)) {
                     *owner = Owner::Free;
                 } else if matches!(owner, Owner::Begun(since) if *since <= first || all.contains(since)) {
                     *owner = Owner::Sealed(key);

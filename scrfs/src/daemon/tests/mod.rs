@@ -325,6 +325,7 @@ impl Bench {
             }
         };
         NodeConfig {
+            is_new: false,
             control_directory: directory.join("cntl"),
             checkpoint_path: in_force(directory),
             in_use: Arc::new(in_use),

@@ -7,6 +7,7 @@ use super::*;
 const SAME: Skew = Skew { least: -0.1, most: 0.1 };
 const GIB: u64 = 1 << 30;
 const ROOM: Room = Room {
+    made_in: None,
     memory: true,
     writable: true,
     size: 64 * GIB,
@@ -137,6 +138,23 @@ const CASES: &[Case] = &[
     (|f| f.priority = Err("Operation not permitted".into()), "priority", Grade::Warn),
     (|f| f.stores[0].room = Err("Not a directory".into()), "cache", Grade::Fail),
     (|f| room(f).writable = false, "cache", Grade::Fail),
+    (|f| room(f).made_in = Some("/".into()), "cache", Grade::Warn),
+    (
+        |f| {
+            room(f).made_in = Some("/".into());
+            f.stores.push(Store { path: "/ssd".into(), room: Ok(ROOM) });
+        },
+        "cache",
+        Grade::Warn,
+    ),
+    (
+        |f| {
+            room(f).made_in = Some("/".into());
+            f.stores.extend_from_within(..);
+        },
+        "cache",
+        Grade::Fail,
+    ),
     (|f| room(f).free = GIB, "cache", Grade::Warn),
     (|f| f.cgroup = Some(16 * GIB), "cache", Grade::Warn),
     (|f| f.memory = 32 * GIB, "cache", Grade::Warn),

@@ -9,7 +9,11 @@ use crate::place::Place;
 
 pub(crate) fn list(place: &Place) -> Outcome {
     let mut text = String::new();
-    for d in place.look()?.status.datasets {
+    let seen = place.look()?;
+    if let Some(left) = &seen.left {
+        output::talk(&left.heading());
+    }
+    for d in seen.status.datasets {
         // A name may hold anything but a slash; tabs and line breaks would break the columns.
         let name = d.name.escape_debug();
         // Writing to a String cannot fail.

@@ -220,9 +220,9 @@ enum Verb {
         /// Have datasets in this directory of the mount, as `SCRFS_CHECKPOINT_PATH` names it.
         #[arg(long, value_name = "PATH")]
         checkpoint_path: Option<OsString>,
-        /// Do not look at the mount.
+        /// The job has ended.
         #[arg(long)]
-        unmounted: bool,
+        ended: bool,
     },
 }
 
@@ -267,12 +267,15 @@ fn carry_out(verb: Verb) -> Outcome {
             session::sweep_after_job();
             Ok(())
         }
-        Verb::Probe { at, sweep, count, launcher, coordinator, checkpoint_path, unmounted } => {
+        Verb::Probe { at, sweep, count, launcher, coordinator, checkpoint_path, ended } => {
             if let Some(mark) = count {
                 return crowd::count(&mark, launcher, coordinator.as_deref());
             }
-            let point = (!unmounted).then(|| at.point()).transpose()?;
-            probe::probe(point.as_deref(), sweep.as_deref(), checkpoint_path.as_deref())
+            let point = at.point()?;
+            if ended {
+                return probe::ended(&point, sweep.as_deref());
+            }
+            probe::probe(&point, sweep.as_deref(), checkpoint_path.as_deref())
         }
     }
 }

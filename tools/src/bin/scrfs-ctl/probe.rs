@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use scrfs::ids::Epoch;
 use scrfs::status::{Changed, DatasetStatus, NodeStatus};
 use scrfs_tools::ended::Process;
 use scrfs_tools::node::Node;
@@ -21,6 +22,8 @@ use scrfs_tools::{Failure, Outcome, output};
 /// A daemon that takes longer is not fit. With [`SWEEP`] below what scrfs-run waits for the whole
 /// probe.
 const ANSWER: Duration = Duration::from_secs(4);
+/// At a job's end it is asked no longer than this.
+const END_ANSWER: Duration = Duration::from_secs(1);
 /// A mount that is to serve by the job's checkpoint path has so long for it.
 const RELOAD: Duration = Duration::from_secs(2);
 /// While a mount is there, and its worker has died, a successor has so long to answer.
@@ -40,29 +43,23 @@ const NAMED_MAX: usize = 8;
 /// About processes that do not end; scrfs-run leaves their node out.
 const HUNG: &str = "see what it waits for: ps, dmesg; the node is left out";
 
-pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: Option<&OsStr>) -> Outcome {
+pub(crate) fn probe(mount: &Path, sweep: Option<&str>, checkpoint_path: Option<&OsStr>) -> Outcome {
     let mut report = Report { host: host()?, ..Report::default() };
     let token = sweep.and_then(Token::parse);
     if let Some(token) = &token {
-        match end_all(token) {
-            Ok((ended, orphans)) => (report.ended, report.orphans) = (ended, orphans),
-            Err(failure) => report.problem = Some(failure.message),
-        }
-        report.foreign = foreign(token);
-        session::sweep();
+        swept(token, &mut report);
     }
     let begun = Instant::now();
-    match mount.map(|dir| status_of(dir, checkpoint_path)).transpose() {
+    match status_of(mount, checkpoint_path) {
         Ok(status) => {
-            report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, status.as_ref()?));
-            let newest = status.as_ref().and_then(|status| Some((status, newest(status)?)));
-            if let Some((status, dataset)) = newest {
+            report.problem = report.problem.or_else(|| not_ours(token.as_ref()?, &status));
+            if let Some(dataset) = newest(&status) {
                 (report.epoch, report.newest) = (status.epoch, dataset.id);
                 (report.held_by, report.expendable) = held(dataset, &status.host);
             }
-            (report.unsealed, report.more_unsealed) = status.as_ref().map(unsealed).unwrap_or_default();
-            report.unsaved = status.as_ref().and_then(unsaved);
-            let attached = status.and_then(|status| status.coordinator);
+            (report.unsealed, report.more_unsealed) = unsealed(&status);
+            report.unsaved = unsaved(&status);
+            let attached = status.coordinator;
             let pid = attached.and_then(|attached| u32::try_from(attached.pid).ok());
             if let (Some(token), Some(pid)) = (&token, pid) {
                 add_attached(token, pid, &mut report.foreign);
@@ -77,12 +74,40 @@ pub(crate) fn probe(mount: Option<&Path>, sweep: Option<&str>, checkpoint_path: 
         }
     }
     // Last: what holds files open and is this job's was ended, or is named already.
-    if let (Some(_), Some(mount), None) = (&token, mount, &report.problem) {
+    if let (Some(_), None) = (&token, &report.problem) {
         report.writers = writers(mount);
     }
     report.foreign.truncate(NAMED_MAX);
     report.writers.truncate(NAMED_MAX);
     output::data(&report.line())
+}
+
+/// The job has ended: so does what carries its mark here, and its daemon hears of it. One that does
+/// not keeps its mount until somebody says so: `scrfs umount --force`.
+pub(crate) fn ended(mount: &Path, sweep: Option<&str>) -> Outcome {
+    let mut report = Report { host: host()?, ..Report::default() };
+    if let Some(token) = sweep.and_then(Token::parse) {
+        swept(&token, &mut report);
+        // One that is frozen would hold up the end of all.
+        if let Ok(node) = Node::at(mount).map(|node| node.within(END_ANSWER))
+            && let Ok(status) = node.status()
+            && status.coordinator.is_none()
+            && not_ours(&token, &status).is_none()
+        {
+            let _ = node.job_ended(Epoch(status.epoch));
+        }
+    }
+    output::data(&report.line())
+}
+
+/// What carries the mark is ended.
+fn swept(token: &Token, report: &mut Report) {
+    match end_all(token) {
+        Ok((ended, orphans)) => (report.ended, report.orphans) = (ended, orphans),
+        Err(failure) => report.problem = Some(failure.message),
+    }
+    report.foreign = foreign(token);
+    session::sweep();
 }
 
 pub(crate) fn host() -> Outcome<String> {

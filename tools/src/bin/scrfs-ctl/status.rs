@@ -89,6 +89,7 @@ pub(crate) mod tests {
             }),
             was_attached: true,
             awaited: false,
+            job_ended: false,
             supervisor_stopped: None,
             epoch: 2,
             prefix: "/pfs".into(),
@@ -129,6 +130,7 @@ sealed: complete, and not protected: the loss of a node that holds it would take
 if one of these died now  a restart would present  lost
 node0                     ck.4                     ck.5 (not sealed)
 node1                     ck.3                     ck.5 (not sealed), ck.4
+of what is not sealed only that of node0 is known here
 ";
         assert_eq!(text, expected, "\n{text}");
     }
@@ -199,6 +201,12 @@ store /ssd: does not tell its room, not used: no such directory
 the cache has taken 3.0 MiB of 40.0 MiB (SCRFS_CACHE_BYTES)
 ";
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn one_that_has_failed_is_lost_already() {
+        let text = show(&node(vec![dataset(7, "ck", "failed", &["node0", "node1"])]));
+        assert!(text.contains("\nnode[0-1]                 nothing                  ck\n"), "{text}");
     }
 
     /// Whichever node is lost, a restart presents what was sealed.

@@ -296,8 +296,9 @@ impl Looker {
         let answering = hosts.iter().enumerate().filter(|(at, _)| !silent.contains(at));
         let answering = || answering.clone().map(|(_, host)| host.clone());
         let sound: Vec<String> = answering().filter(|host| !doubtful.contains(host)).collect();
-        let command = [self.ctl.as_os_str(), "probe".as_ref(), "--unmounted".as_ref(), "--sweep".as_ref()];
-        let command = [&command[..], &[OsStr::new(&self.token)]].concat();
+        let (ctl, mount, token) = (self.ctl.as_os_str(), self.mount.as_os_str(), OsStr::new(&self.token));
+        let words = ["probe", "--ended", "--mount"].map(OsStr::new);
+        let command = [&[ctl][..], &words, &[mount, OsStr::new("--sweep"), token]].concat();
         let answers = if sound.is_empty() {
             Vec::new()
         } else {

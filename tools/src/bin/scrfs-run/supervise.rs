@@ -54,6 +54,8 @@ const CLEAR_LIMIT: Duration = Duration::from_secs(15);
 /// are looked at meanwhile, and again after a longer time.
 const DOUBT: Duration = Duration::from_secs(25);
 const DOUBT_AGAIN: Duration = Duration::from_mins(1);
+/// The same of those that attach, which takes a few seconds: a node's daemon may be dead.
+const ATTACH_DOUBT: Duration = Duration::from_secs(8);
 /// How often it is said that recovery goes on.
 const TELL: Duration = Duration::from_secs(10);
 
@@ -424,11 +426,13 @@ impl Supervisor {
     fn on_time(&mut self, now: Duration, out: &mut Vec<Output>) {
         if self.attach_at.is_some_and(|at| at <= now) && self.phase == Phase::Running {
             self.deadline = Some(now + ATTACH_LIMIT);
+            self.doubt_at = Some(now + ATTACH_DOUBT);
             self.start_coordinators(Start::Attach, false, out);
         }
         if self.phase != Phase::Recovering {
-            (self.tell_at, self.doubt_at, self.watch) = (None, None, None);
+            (self.tell_at, self.watch) = (None, None);
             self.meeting.forget();
+            self.doubt_attach(now, out);
         } else if self.meeting.by().is_some_and(|at| at <= now) && self.deadline.is_none_or(|at| at > now) {
             // Their end is asked for, as at the deadline.
             self.deadline = None;

@@ -13,6 +13,8 @@ const SEE_PROGRAM: &str = "the program's own output says why it ended; SCR_RUNS=
 const NO_MOUNT: &str = "is not an scrfs mount";
 /// What one with another job's mount says.
 const NOT_OURS: &str = "its mount is job ";
+/// What one says that is another user's.
+const OF_ANOTHER: &str = "answers the job's user and root only";
 const MORE_HOSTS: &str = "name more hosts with --hosts, or allow fewer nodes with SCR_MIN_NODES";
 const ASK_FOR_IT: &str = "a job gets its mounts from the scheduler's prolog when it asks for them (sbatch --constraint=scrfs or \
                           --comment=scrfs), or root runs `scrfs mount` on each node; --mount says where they are";
@@ -207,10 +209,11 @@ impl Supervisor {
 
 /// What a person can do about nodes too few of which can be used.
 fn remedy(nodes: &[Look]) -> &'static str {
-    let all_say = |words: &str| nodes.iter().all(|n| n.problem.as_ref().is_some_and(|p| p.contains(words)));
+    let problems: Vec<&String> = nodes.iter().filter_map(|node| node.problem.as_ref()).collect();
+    let all_say = |words: &str| !problems.is_empty() && problems.iter().all(|p| p.contains(words));
     if all_say(NO_MOUNT) {
         ASK_FOR_IT
-    } else if all_say(NOT_OURS) {
+    } else if all_say(NOT_OURS) || all_say(OF_ANOTHER) {
         NAME_IT
     } else {
         nodes.iter().find_map(|n| n.remedy).unwrap_or(MORE_HOSTS)

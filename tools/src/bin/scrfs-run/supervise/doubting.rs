@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Look, Output, Phase, Supervisor};
+use super::{Coordinators, DOUBT_AGAIN, Doubt, Look, Output, Phase, Supervisor};
 
 /// Between two looks at nodes that do not answer.
 pub(super) const AGAIN: Duration = Duration::from_secs(5);
@@ -48,6 +48,16 @@ impl Supervisor {
             watch.times += 1;
             // Coordinators have met, or are ended, long before this is large.
             watch.at = Some(now + PAUSE * (1 << watch.times.saturating_sub(EVEN).min(8)));
+        }
+    }
+
+    /// Coordinators that attach for long may wait for a daemon that is dead.
+    pub(super) fn doubt_attach(&mut self, now: Duration, out: &mut Vec<Output>) {
+        if self.phase != Phase::Running || self.coordinators != Coordinators::Starting {
+            self.doubt_at = None;
+        } else if self.doubt_at.is_some_and(|at| at <= now) {
+            self.doubt_at = Some(now + DOUBT_AGAIN);
+            self.ask(self.used.clone(), false, Doubt::OfOne, out);
         }
     }
 

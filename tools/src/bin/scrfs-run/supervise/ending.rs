@@ -193,7 +193,9 @@ impl Supervisor {
 
     /// There are no coordinators to do it: the nodes tell what they have.
     pub(super) fn cannot_save(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
-        out.push(Output::Say("coordinators do not come back: nothing more can be saved now".to_owned()));
+        out.push(Output::Say(
+            "coordinators do not come back: scrfs-run itself can save nothing more".to_owned(),
+        ));
         if self.coordinators != Coordinators::Down {
             out.push(Output::StopCoordinators);
         }

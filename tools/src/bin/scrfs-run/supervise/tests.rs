@@ -194,14 +194,25 @@ fn coordinators_alone_die() {
     assert!(s.out.contains(&Output::Wake(Duration::from_secs(1))), "{:?}", s.out);
     s.looked(&[], 0).expect(&[]);
     s.after(1).tell(Input::Tick).expect(&["Attach n0 n1 n2 n3"]);
-    // They hang: ended, and again.
-    s.after(60).tell(Input::Tick).expect(&["stop coordinators"]);
+    // They hang: a daemon may be dead; ended, and again.
+    s.after(8).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 0).expect(&[]);
+    s.after(52).tell(Input::Tick).expect(&["stop coordinators"]);
     s.coordinators_end().expect(&["look n0 n1 n2 n3"]);
     assert!(s.out.contains(&Output::Wake(Duration::from_secs(2))), "{:?}", s.out);
     s.after(2).tell(Input::Tick).expect(&["Attach n0 n1 n2 n3"]);
     // These live; their death much later is a first one.
     s.tell(Input::Ready(None));
     s.after(100).coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+}
+
+/// The coordinators wait a minute for it.
+#[test]
+fn a_dead_daemon_is_found_while_others_attach() {
+    let mut s = Story::running(plan());
+    s.after(30).coordinators_end().expect(&["Attach n0 n1 n2 n3"]);
+    s.after(8).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    s.looked(&["n1"], 2).expect(&["stop program", "stop coordinators", "hurry"]);
 }
 
 #[test]

@@ -11,7 +11,8 @@ fn settle(s: &mut Story) -> &mut Story {
         .expect(&["Attach n0 n1 n2 n3"])
         .after(30)
         .tell(Input::Tick)
-        .expect(&[]);
+        .expect(&["look n0 n1 n2 n3"]);
+    s.looked(&[], 0).expect(&[]);
     s.ready("")
 }
 
