@@ -68,7 +68,7 @@ enum Action {
         /// First save this node's part of the job's newest protected dataset in the prefix, within
         /// so many seconds; when that cannot be done nothing is unmounted or removed. Needs
         /// --job-id.
-        #[arg(long, value_name = "SECONDS", requires = "job_id", value_parser = seconds())]
+        #[arg(long, value_name = "SECONDS", requires = "job_id", allow_negative_numbers = true, value_parser = seconds())]
         save: Option<u64>,
         /// Remove the job's caches and state on this node; needs --job-id.
         #[arg(long, requires = "job_id")]
@@ -90,11 +90,11 @@ enum Action {
         #[arg(long)]
         scheduler: bool,
         /// Begin nothing new after so many seconds.
-        #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
+        #[arg(long, value_name = "SECONDS", default_value_t = 60, allow_negative_numbers = true, value_parser = seconds())]
         limit: u64,
         /// First save this node's part of each job's newest protected dataset in its prefix, within
         /// so many seconds.
-        #[arg(long, value_name = "SECONDS", value_parser = seconds())]
+        #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds())]
         save: Option<u64>,
         /// Remove also what is not on the PFS, and was not saved; it is named.
         #[arg(long)]

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -179,6 +180,9 @@ pub struct HaltFile {
     pub halt: Halt,
 }
 
+/// Whoever can open it can lock it, and would keep the job from being halted.
+const MODE: u32 = 0o600;
+
 /// Opens a halt file, which may be another user's than this process's: neither it nor its directory
 /// is a link, and a pipe in its place is refused.
 fn open_plain(path: &Path, access: Access) -> io::Result<File> {
@@ -199,7 +203,7 @@ fn open_plain(path: &Path, access: Access) -> io::Result<File> {
         _ => error,
     })?;
     let open = |access: OFlags| {
-        let mode = Mode::from_raw_mode(plain::FILE_MODE);
+        let mode = Mode::from_raw_mode(MODE);
         let mode = if access.contains(OFlags::CREATE) { mode } else { Mode::empty() };
         // What a user has mounted there is not asked.
         let flags = access | OFlags::NONBLOCK | plain;
@@ -225,15 +229,16 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 /// What root makes belongs to the directory's owner: the job's coordinators count in it, and its
-/// user takes it back. A PFS may not let root do that: the file can then be read at least.
+/// user takes it back. A PFS may not let root do that: the file can then be read at least, and
+/// locked by others.
 fn give(file: impl AsFd, directory: impl AsFd) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let owner = rustix::fs::fstat(directory)?;
         let (user, group) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
         if let Err(error) = rustix::fs::fchown(&file, Some(user), Some(group)) {
             tracing::debug!(%error, "the halt file stays root's");
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         }
-        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
     }
     Ok(())
 }
@@ -253,6 +258,10 @@ impl HaltFile {
         let (made, above) = made.map_err(HaltError::io(path, "stat"))?;
         if strangers::is_planted(&made, &above) {
             return Err(HaltError::Strangers { path: path.to_owned() });
+        }
+        if made.uid() == above.uid() && made.mode() & 0o7777 != MODE {
+            // SCR's tools make it as the umask is. A PFS may not let root do that.
+            let _ = rustix::fs::fchmod(&file, Mode::from_raw_mode(MODE));
         }
         lock(&file, limit).map_err(HaltError::io(path, "lock"))?;
         let mut bytes = Vec::new();
@@ -414,14 +423,18 @@ mod tests {
     /// An administrator halts a job, and its user takes that back.
     #[test]
     fn what_root_makes_is_the_users_whose_the_directory_is() {
-        use std::os::unix::fs::{MetadataExt, chown};
+        use std::os::unix::fs::chown;
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("halt.scr");
         chown(place.path(), Some(4711), Some(4712)).expect("tests are root's");
         let make = || drop(HaltFile::open(&path, Access::Create, Duration::from_secs(10)).unwrap());
         make();
         let made = std::fs::metadata(&path).unwrap();
-        assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (4711, 4712, 0o644));
+        assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (4711, 4712, 0o600));
+        // Whoever may open it can keep its lock.
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        make();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         // One that is there stays as it is.
         chown(&path, Some(4713), Some(4714)).unwrap();
         make();

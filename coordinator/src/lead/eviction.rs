@@ -31,6 +31,12 @@ impl Leaving {
     }
 }
 
+/// Where inodes lack, no byte is free.
+pub(super) fn free_in_words(free: u64) -> String {
+    let inodes = if free == 0 { " (or no inodes)" } else { "" };
+    format!("{free} bytes are free{inodes}")
+}
+
 impl Running {
     /// Lets go the generations in whose place newer ones are, and what `SCR_CACHE_SIZE` and
     /// `SCRFS_CACHE_BYTES` have no room for.
@@ -156,11 +162,8 @@ impl Running {
         let NoRoom { wanted, room } = &short.full;
         let held = |id| room.held.iter().find(|(of, _)| *of == id).map_or(0, |(_, bytes)| *bytes);
         let gone = sacrifices(self.sacrifices(), wanted.saturating_sub(room.free), held);
-        let inodes = if room.free == 0 { " (none, also where inodes lack)" } else { "" };
-        let text = format!(
-            "room is short for a file that is opened: it takes {wanted} bytes, and {} are free{inodes}",
-            room.free
-        );
+        let free = free_in_words(room.free);
+        let text = format!("room is short for a file that is opened: it takes {wanted} bytes, and {free}");
         match gone {
             Err(most) => {
                 let text = format!("{text}; datasets that may go have {most}, so none goes");

@@ -49,7 +49,7 @@ use scrfs::prefix::{Contents, PfsOutcome, PfsTask};
 use self::advice::Advice;
 use self::cluster::Cluster;
 use self::directories::{Directories, Hold};
-use self::eviction::Leaving;
+use self::eviction::{Leaving, free_in_words};
 use self::fetch::Fetches;
 use self::flush::Flushes;
 use self::jobs::Share;
@@ -302,7 +302,7 @@ impl Running {
                 true
             }
             (Phase::Serving, Event::RoomShort { free, wanted, begins, helps }) => {
-                let short = format!("room is short: {free} bytes are free, {wanted} are wanted");
+                let short = format!("room is short: {}, {wanted} are wanted", free_in_words(free));
                 self.make_room(node, &short, begins, helps.as_deref());
                 true
             }

@@ -31,8 +31,11 @@ impl Node {
         let taken = (limit > 0).then(|| self.cache.free().ok()).flatten().map(|free| self.bound.taken(free));
         let supervisor_stopped = directory::stopped_parent();
         let state = self.state.lock();
-        let current = state.presented_now();
         let fetches = state.settings.as_ref().is_none_or(|settings| settings.fetch);
+        let floor = state.settings.as_ref().map(|settings| Epoch(settings.restart.not_before));
+        let on_pfs = floor.filter(|_| fetches).and_then(|floor| state.losses.on_pfs(floor));
+        let cached = state.presented_now();
+        let current = cached.filter(|id| on_pfs.as_ref().is_none_or(|gone| gone.id < id.0));
         let mut sealed: Vec<&Dataset> = state.present().collect();
         sealed.sort_by_key(|dataset| std::cmp::Reverse((dataset.epoch, dataset.id)));
         let sealing = state.freezing.iter().map(|(id, freezing)| blank(id.0, &freezing.name, "sealing"));
@@ -74,11 +77,7 @@ impl Node {
             priority: self.priority_status(&state),
             datasets,
             unsaved: state.losses.list(),
-            on_pfs: state
-                .settings
-                .as_ref()
-                .filter(|settings| settings.fetch)
-                .and_then(|settings| state.losses.on_pfs(Epoch(settings.restart.not_before))),
+            on_pfs,
             more_open,
             waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
         }

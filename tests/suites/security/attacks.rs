@@ -115,6 +115,7 @@ pub(super) const LOCKS: &[Attack] = &[
         "a lease",
         "python3 -c \"import fcntl, os; fcntl.fcntl(open('/scr/ck.1/data'), fcntl.F_SETLEASE, fcntl.F_RDLCK)\"",
     ),
+    ("the halt file's", "flock -n $PREFIX/.scr/halt.scr true"),
     ("the hooks' that clear up", "flock -sn /run/scrfs-slurm/.sweep true"),
     ("reading who holds it", "cat $CONTROL/supervisor.lock"),
     ("writing who holds it", "echo 1 > $CONTROL/supervisor.lock"),

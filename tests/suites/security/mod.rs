@@ -263,7 +263,15 @@ fn locks_cannot_be_held_by_others() {
     holder.stdout.take().expect("its output").read_exact(&mut said).expect("the lock");
     let hooks = workspace().join("deploy/slurm/hooks.sh");
     cluster.on(0).run(&format!(". {}; sweep; flock -n {lock} true", hooks.display())).must();
-    Victim::new(&cluster).withstands(attacks::LOCKS);
+    let mut victim = Victim::new(&cluster);
+    // As SCR's tools make it; it is closed when checkpoints are counted in it.
+    let (prefix, on) = (victim.job.prefix(), victim.job.on(0));
+    let halt = format!("{prefix}/.scr/halt.scr");
+    on.run(&format!("{BIN}/scrfs-ctl halt --prefix {prefix} --checkpoints 1000 && chmod 644 {halt}")).must();
+    victim.seals();
+    let mode = || victim.job.on(0).run(&format!("stat -c %a {halt}")).must().to_owned();
+    wait::until_true("its mode", SOON, || mode() == "600");
+    victim.withstands(attacks::LOCKS);
     holder.kill().expect("the attacker can be killed");
     holder.wait().expect("its end");
 }

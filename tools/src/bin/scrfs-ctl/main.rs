@@ -71,7 +71,7 @@ enum Verb {
         /// Again every so many seconds, with bars; a line for each change where standard output is
         /// no terminal.
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
-              value_parser = clap::value_parser!(u64).range(1..=86_400))]
+              allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         watch: Option<u64>,
     },
     /// Jobs mounted on this node and your jobs by the scheduler, for root all users': state, newest
@@ -91,7 +91,7 @@ enum Verb {
         #[command(flatten)]
         at: At,
         /// How many, the newest ones.
-        #[arg(short = 'n', value_name = "N", default_value_t = 20)]
+        #[arg(short = 'n', value_name = "N", default_value_t = 20, allow_negative_numbers = true)]
         count: u32,
     },
     /// Begins or ends a record of each file's opens, bytes, time and failures at its last close, in
@@ -121,7 +121,7 @@ enum Verb {
         #[arg(long, requires = "dataset")]
         flushed: bool,
         /// Give up after this many seconds (exit code 1).
-        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 600, allow_negative_numbers = true)]
         limit: u64,
         /// `SCR_FLUSH`: datasets whose flush is due are waited for, too [default: the job's].
         #[arg(long, value_name = "N", conflicts_with = "dataset")]
@@ -137,7 +137,13 @@ enum Verb {
         #[arg(long)]
         wait: bool,
         /// Give up waiting after this many seconds (exit code 1).
-        #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "wait")]
+        #[arg(
+            long,
+            value_name = "SECONDS",
+            default_value_t = 600,
+            allow_negative_numbers = true,
+            requires = "wait"
+        )]
         limit: u64,
         /// One JSON object.
         #[arg(long)]
@@ -152,7 +158,7 @@ enum Verb {
         /// Its name [default: all that are sealed, newest first].
         dataset: Option<OsString>,
         /// Give up waiting for one after this many seconds (exit code 1); it goes on.
-        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 600, allow_negative_numbers = true)]
         limit: u64,
         /// A JSON object for each dataset.
         #[arg(long)]

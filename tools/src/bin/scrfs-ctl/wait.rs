@@ -59,7 +59,7 @@ pub(crate) fn wait_for(node: &Node, name: &OsStr, until: Until, limit: Duration)
     let name = name.to_string_lossy();
     loop {
         let status = node.status()?;
-        let state = match judge(&status.datasets, &name, until) {
+        let state = match judge(&status, &name, until) {
             Judged::Done => return Ok(()),
             Judged::Never(failure) => return Err(failure),
             Judged::NotYet(state) => state,
@@ -87,13 +87,16 @@ enum Judged {
     Never(Failure),
 }
 
-fn judge(datasets: &[DatasetStatus], name: &str, until: Until) -> Judged {
-    let named = || datasets.iter().filter(|dataset| dataset.name == name);
+fn judge(status: &NodeStatus, name: &str, until: Until) -> Judged {
+    let named = || status.datasets.iter().filter(|dataset| dataset.name == name);
     // Of a dataset that is sealed anew there are two: what is being sealed has no id yet, or the
     // higher one.
     let busy = named().find(|dataset| matches!(dataset.state.as_str(), "sealing" | "encoding"));
     let Some(dataset) = busy.or_else(|| named().max_by_key(|dataset| dataset.id)) else {
-        return Judged::NotYet("not there".to_owned());
+        // One that has left the caches comes from there.
+        let is_on_pfs = status.on_pfs.as_ref().is_some_and(|gone| gone.name == name);
+        let is_done = is_on_pfs && until == Until::Flushed;
+        return if is_done { Judged::Done } else { Judged::NotYet("not there".to_owned()) };
     };
     let (state, name) = (dataset.state.clone(), escaped(name));
     match (state.as_str(), until) {
@@ -110,6 +113,13 @@ fn judge(datasets: &[DatasetStatus], name: &str, until: Until) -> Judged {
             _ => Judged::NotYet(state),
         },
         ("protected" | "flushing" | "flushed", Until::Protected) => Judged::Done,
+        (SEALED, Until::Protected) if dataset.scrubbed.as_ref().is_some_and(|s| s.left.is_some()) => {
+            let text = format!("{name} has bad bytes that a scrub could not mend");
+            Judged::Never(
+                Failure::new(text)
+                    .hint("write a new checkpoint: `scrfs-ctl status` says what a restart would present"),
+            )
+        }
         (SEALED, Until::Protected) => {
             let text =
                 format!("{name} is sealed, and nothing protects it: the loss of one node would take it");
@@ -155,7 +165,7 @@ mod tests {
 
     #[test]
     fn one_dataset_is_waited_for_by_name() {
-        let said = |datasets: &[DatasetStatus], until| match judge(datasets, "ck", until) {
+        let said = |datasets: &[DatasetStatus], until| match judge(&node(datasets.to_vec()), "ck", until) {
             Judged::Done => "done".to_owned(),
             Judged::NotYet(state) => state,
             Judged::Never(failure) => format!("never: {failure}"),
@@ -180,6 +190,20 @@ mod tests {
             (protected.as_str(), flushed.starts_with("never: ck could not be flushed: full")),
             ("done", true)
         );
+    }
+
+    #[test]
+    fn one_that_has_left_the_caches_is_on_the_pfs() {
+        let gone = scrfs::status::Elsewhere { id: 2, name: "ck".to_owned() };
+        let left = NodeStatus { on_pfs: Some(gone), ..node(Vec::new()) };
+        assert!(matches!(judge(&left, "ck", Until::Flushed), Judged::Done));
+        assert!(matches!(judge(&left, "ck", Until::Protected), Judged::NotYet(_)));
+        assert!(matches!(judge(&left, "other", Until::Flushed), Judged::NotYet(_)));
+        let mut bad = dataset(3, "ck", SEALED, &["a", "b"]);
+        bad.scrubbed =
+            Some(scrfs::status::Scrubbed { at_us: 1, found: 2, left: Some("a: bad CRC".to_owned()) });
+        let Judged::Never(failure) = judge(&node(vec![bad]), "ck", Until::Protected) else { panic!() };
+        assert!(failure.to_string().contains("bad bytes"), "{failure}");
     }
 
     #[test]

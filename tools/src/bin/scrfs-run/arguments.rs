@@ -41,10 +41,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LIST")]
     hosts: Option<String>,
     /// Nodes that run the program [default: all].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
     /// Ranks of the program on each node [default: the allocation's tasks per node, else 1].
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks_per_node: Option<u32>,
     /// Where scrfs is mounted on every node [default: SCRFS_MOUNT, else /scr].
     #[arg(long, value_name = "DIR")]
@@ -72,11 +72,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PROGRAM")]
     coordinator: Option<PathBuf>,
     /// Seconds that recovery may take before it is tried again.
-    #[arg(long, value_name = "SECONDS", default_value_t = 900,
+    #[arg(long, value_name = "SECONDS", default_value_t = 900, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(1..=LIMIT_MAX))]
     ready_limit: u64,
     /// Seconds that flushes may go on after the program's end.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600,
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(..=LIMIT_MAX))]
     flush_limit: u64,
     /// Starts anew: goes on from no dataset of earlier runs. These stay on the parallel file
