@@ -1,5 +1,7 @@
 //! Whether the programs that are to be started are there.
 
+use std::path::Path;
+
 use scrfs_tools::{Failure, Outcome, output};
 
 use crate::arguments::Job;
@@ -14,22 +16,21 @@ pub(super) fn look_for(job: &Job) -> Outcome {
     let own_line = job.lines.program(hosts, 1, &job.program, &[]);
     let launched = || job.lines.tool(hosts, &["true".as_ref()]);
     let lines = (!job.lines.launcher.is_program()).then(launched).into_iter().chain([own_line]);
-    let own = job.program.first().map(std::path::Path::new);
-    // Whatever launcher would try it says no more than that it may not.
-    if let Some(own) = own.filter(|own| own.as_os_str().as_encoded_bytes().contains(&b'/') && own.is_dir()) {
-        return Err(Failure::new(format!("{} is a directory", output::escaped(own.display())))
-            .hint("name the program that is in it"));
-    }
+    let own = job.program.first().map(Path::new);
+    let is_path = |path: &&Path| path.as_os_str().as_encoded_bytes().contains(&b'/');
+    // Whatever launcher would try these says no more than that it may not. The program may be
+    // another one on the nodes.
+    own.filter(is_path).map_or(Ok(()), is_no_directory)?;
+    can_be_executed(&job.coordinator)?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     for CommandLine { program, .. } in lines {
         let shown = output::escaped(program.display());
         let is_path = program.as_encoded_bytes().contains(&b'/');
         let is_own = job.program.first().is_some_and(|own| *own == program);
-        if is_own && is_path && is_no_program(program.as_ref()) {
-            return Err(Failure::new(format!("{shown} cannot be executed"))
-                .hint("chmod +x makes a script or a program executable"));
+        if is_path {
+            can_be_executed(program.as_ref())?;
         }
-        if is_path && !std::path::Path::new(&program).is_file() {
+        if is_path && !Path::new(&program).is_file() {
             return Err(Failure::new(format!("there is no {shown}")).hint(if is_own {
                 PROGRAM
             } else {
@@ -47,8 +48,21 @@ pub(super) fn look_for(job: &Job) -> Outcome {
     Ok(())
 }
 
-/// It is there, and is a directory or may not be executed.
-fn is_no_program(path: &std::path::Path) -> bool {
-    let executable = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
-    path.exists() && !(executable && path.is_file())
+fn is_no_directory(path: &Path) -> Outcome {
+    if path.is_dir() {
+        let shown = output::escaped(path.display());
+        return Err(Failure::new(format!("{shown} is a directory")).hint("name the program that is in it"));
+    }
+    Ok(())
+}
+
+/// What is there is no directory, and may be executed.
+fn can_be_executed(path: &Path) -> Outcome {
+    is_no_directory(path)?;
+    let shown = output::escaped(path.display());
+    if path.exists() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
+        return Err(Failure::new(format!("{shown} cannot be executed"))
+            .hint("chmod +x makes a script or a program executable"));
+    }
+    Ok(())
 }
