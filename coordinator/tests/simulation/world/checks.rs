@@ -164,10 +164,11 @@ impl World {
     /// Of what goes for want of room the newest is on the PFS, or `SCR_CACHE_SIZE` is 1.
     fn leaves_early(&mut self, id: DatasetId) {
         self.sacrificed.insert(id);
-        let newer =
-            |node: &Daemon| node.datasets.iter().any(|(other, dataset)| *other > id && dataset.listed);
-        let newest = !self.nodes.iter().any(newer);
         let Some((key, _)) = self.promised.last_key_value().filter(|(key, _)| key.1 == id) else { return };
+        // Also one whose bytes have gone bad, which nobody knows.
+        let is_newer =
+            |(other, dataset): (&DatasetId, &Dataset)| (dataset.epoch, *other) > *key && dataset.listed;
+        let newest = !self.nodes.iter().any(|node| node.datasets.iter().any(is_newer));
         let flushed = self.settings.fetch && self.prefix.datasets.contains_key(key);
         assert!(flushed || !newest || self.settings.cache_size == 1, "{id} is the newest, and goes");
         // Nobody knows what has gone bad, here or on the PFS, before it is read.
