@@ -295,7 +295,7 @@ free() {
     fi
     # Ours too, and a copy of it in anybody's mount namespace would keep its daemon.
     [ -n "$point" ] || ! is_mounted "$NOTES/.mount.$1" || point=$NOTES/.mount.$1
-    # The job that this hook runs for may be another user's. What no hook has mounted may be in use, and no job is.
+    # The job that this hook runs for may be another user's. Others may use what no hook has mounted; the job itself is over.
     if ! said=$(within $((2 * LIMIT + END)) env -u SLURM_JOB_USER -u SLURM_JOB_UID -u SLURM_JOB_GID scrfs umount \
         "$([ -n "$point" ] && echo --force || echo --served)" --user "$(noted user "$1")" --job-id "$@" 2>&1); then
         said=${said:-not unmounted in time}

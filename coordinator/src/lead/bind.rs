@@ -1,7 +1,7 @@
 //! What some nodes know of the owners of versions goes to the others before they get the datasets
 //! themselves, so that whoever has a dataset has bound what belongs to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::Command;
 use scrfs::control::loose::{Age, LooseStamp, LooseVersion};
@@ -43,7 +43,8 @@ impl Loose {
     /// node that has forgotten what goes with an older one does not hear when that began.
     pub(super) fn bind_first(&self, cluster: &mut Cluster, holders: &mut [(NodeRank, Vec<LooseVersion>)]) {
         for (node, versions) in holders {
-            let had = |stamp: LooseStamp| versions.iter().any(|version| version.stamp == stamp);
+            let stamps: BTreeSet<LooseStamp> = versions.iter().map(|version| version.stamp).collect();
+            let had = |stamp: LooseStamp| stamps.contains(&stamp);
             let tells = |age: &Age| self.doubts.contains(age) || self.versions.is_whole_with(*age, had);
             let began = self.sealed.iter().filter(|(age, _)| tells(age));
             let began: Vec<(Age, u64)> = began.map(|(age, began)| (*age, *began)).collect();

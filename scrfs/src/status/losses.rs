@@ -1,10 +1,10 @@
 //! What the loss of each node would cost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde::Serialize;
 
-use super::{DatasetStatus, FAILED, HIDDEN, NodeStatus};
+use super::{FAILED, HIDDEN, NodeStatus};
 
 /// What it costs if one of `hosts` alone dies now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,9 +52,13 @@ pub enum LostPart {
 
 /// For each node that `s` knows of.
 pub fn losses(s: &NodeStatus) -> Vec<Loss<'_>> {
+    // Of each dataset the nodes that it does not outlive.
+    let fatal = s.datasets.iter().map(|d| d.survives.iter().filter(|(_, kept)| !kept));
+    let fatal: Vec<HashSet<&str>> =
+        fatal.map(|hosts| hosts.map(|(host, _)| host.as_str()).collect()).collect();
     let mut all: Vec<Loss<'_>> = Vec::new();
     for host in hosts(s) {
-        let (presented, lost) = cost(s, host);
+        let (presented, lost) = cost(s, &fatal, host);
         match all.iter_mut().find(|known| known.presented == presented && known.lost == lost) {
             Some(known) => known.hosts.push(host),
             None => all.push(Loss { hosts: vec![host], presented, lost }),
@@ -63,10 +67,14 @@ pub fn losses(s: &NodeStatus) -> Vec<Loss<'_>> {
     all
 }
 
-fn cost<'a>(s: &'a NodeStatus, host: &str) -> (Option<Presented<'a>>, Vec<Lost<'a>>) {
+fn cost<'a>(
+    s: &'a NodeStatus,
+    fatal: &[HashSet<&str>],
+    host: &str,
+) -> (Option<Presented<'a>>, Vec<Lost<'a>>) {
     let (mut presented, mut lost) = (None, Vec::new());
     // The last restart could not use the hidden ones, or a person chose against them.
-    for d in s.datasets.iter().filter(|d| d.state != HIDDEN) {
+    for (d, fatal) in s.datasets.iter().zip(fatal).filter(|(d, _)| d.state != HIDDEN) {
         let mut loses = |what| lost.push(Lost { name: &d.name, what });
         if d.changed.is_some() {
             loses(LostPart::Changes);
@@ -75,7 +83,7 @@ fn cost<'a>(s: &'a NodeStatus, host: &str) -> (Option<Presented<'a>>, Vec<Lost<'
             loses(LostPart::Sealed);
         } else if !d.is_complete() {
             loses(LostPart::Unsealed);
-        } else if survives(d, host) {
+        } else if !fatal.contains(host) {
             presented = presented.or(Some(Presented { id: d.id, name: &d.name, from_pfs: false }));
         } else {
             loses(LostPart::Sealed);
@@ -93,9 +101,4 @@ pub(super) fn hosts(s: &NodeStatus) -> BTreeSet<&str> {
     let mut all: BTreeSet<&str> = coordinators.chain(members).map(String::as_str).collect();
     all.insert(&s.host);
     all
-}
-
-/// A node that holds nothing of it costs it nothing.
-fn survives(d: &DatasetStatus, host: &str) -> bool {
-    d.survives.iter().all(|(h, kept)| h != host || *kept)
 }
