@@ -75,17 +75,46 @@ pub fn hit(point: &'static str) -> io::Result<()> {
     armed::hit(point)
 }
 
+/// What a simulated process that dies at a fault point unwinds with.
+#[cfg(feature = "faults")]
+#[derive(Debug)]
+pub struct Died(pub &'static str);
+
+/// For simulations: what happens at a point.
+#[cfg(feature = "faults")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The work of the thread that passes it ends, by an unwinding with [`Died`].
+    Death,
+    /// The step fails with this errno.
+    Error(i32),
+}
+
+/// For simulations: `fault` happens at the `points`-th point that this thread passes from now on;
+/// 0: at none.
+#[cfg(feature = "faults")]
+pub fn arm(points: u32, fault: Fault) {
+    armed::ARMED.set((points, fault));
+}
+
 #[cfg(feature = "faults")]
 mod armed {
+    use std::cell::Cell;
     use std::collections::HashMap;
     use std::io;
     use std::sync::OnceLock;
 
+    use super::Fault;
     use crate::lock::{Mutex, Rank};
 
     const SLOW: std::time::Duration = std::time::Duration::from_millis(2);
     /// A test that has failed releases nobody.
     const WAIT_MAX: std::time::Duration = std::time::Duration::from_mins(1);
+
+    thread_local! {
+        /// In so many points that happens in this thread; 0: it does not.
+        pub(super) static ARMED: Cell<(u32, Fault)> = const { Cell::new((0, Fault::Death)) };
+    }
 
     #[derive(Default)]
     struct Counters {
@@ -107,6 +136,14 @@ mod armed {
     }
 
     pub(super) fn hit(point: &'static str) -> io::Result<()> {
+        let (left, fault) = ARMED.get();
+        ARMED.set((left.saturating_sub(1), fault));
+        match fault {
+            _ if left != 1 => {}
+            // No panic: nobody is to hear of it.
+            Fault::Death => std::panic::resume_unwind(Box::new(super::Died(point))),
+            Fault::Error(errno) => return Err(io::Error::from_raw_os_error(errno)),
+        }
         let file = std::env::var_os("SCRFS_FAULTS_FILE");
         let from_file = file.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
         let from_env = std::env::var("SCRFS_FAULTS").unwrap_or_default();

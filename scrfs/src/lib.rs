@@ -21,7 +21,7 @@ pub mod halt;
 pub mod hash;
 pub mod ids;
 pub mod keep;
-mod lane;
+pub mod lane;
 pub mod lock;
 pub mod log;
 pub mod manual;

@@ -30,6 +30,12 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// This process and its user, for simulations.
+    pub fn own() -> Self {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Self { pid: std::process::id().cast_signed(), uid, gid, groups: Some(vec![gid]), process: None }
+    }
+
     /// Of a connected socket.
     pub(super) fn of(socket: impl AsFd) -> io::Result<Self> {
         let cred = sockopt::socket_peercred(&socket)?;

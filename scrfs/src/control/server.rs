@@ -72,10 +72,17 @@ pub struct Refusal {
 pub struct LinkHandle {
     id: u64,
     outbox: Outbox<Event>,
-    closer: Closer,
+    /// None: in a simulation.
+    closer: Option<Closer>,
 }
 
 impl LinkHandle {
+    /// A link without a socket, for simulations, and where its events arrive.
+    pub fn simulated(id: u64) -> (Self, Inbox<Event>) {
+        let (outbox, events) = crossbeam_channel::unbounded();
+        (Self { id, outbox, closer: None }, events)
+    }
+
     /// Tells this link from all others of this daemon.
     pub fn id(&self) -> u64 {
         self.id
@@ -94,7 +101,9 @@ impl LinkHandle {
 
     /// Ends the link; [`Service::detached`] follows.
     pub fn close(&self) {
-        self.closer.close();
+        if let Some(closer) = &self.closer {
+            closer.close();
+        }
     }
 }
 
@@ -384,14 +393,14 @@ fn serve_coordinator(
 ) -> Result<(), StreamError> {
     let (outbox, inbox) = crossbeam_channel::bounded(EVENTS_MAX);
     let id = shared.next_link.fetch_add(1, Ordering::SeqCst);
-    let link = LinkHandle { id, outbox, closer: sender.closer() };
+    let closer = sender.closer();
+    let link = LinkHandle { id, outbox, closer: Some(closer.clone()) };
     if let Err(refusal) = service.attach(greeting, peer, &link) {
         return refused(&mut sender, refusal);
     }
     // From here on the service knows the link, so its end must be told whatever happens.
     let mut ended = sender.send(&Welcome::Accepted);
     if ended.is_ok() {
-        let closer = link.closer.clone();
         drop(link);
         let writing = Builder::new()
             .name("scrfs-events".into())

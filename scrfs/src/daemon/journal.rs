@@ -62,8 +62,8 @@ pub(super) struct Journal {
     /// By the dataset's directory: names of that sealed dataset that are gone everywhere.
     gone: BTreeMap<RelPath, (DatasetId, Names)>,
     begun_over: BTreeMap<RelPath, DatasetId>,
-    /// When the first file of each name in the root was entered, microseconds since 1970; 0: not
-    /// known.
+    /// When the first file of each name in the root was entered, or the first sealed one removed,
+    /// microseconds since 1970; 0: not known.
     begun: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the file when it was last written anew.
     compact: u64,
@@ -287,7 +287,7 @@ impl Journal {
         });
         let since = since.into_iter().map(|(top, since)| Record::Since(top, since));
         let over = self.begun_over.iter().map(|(top, id)| Record::Begun(top.clone(), *id));
-        let records: Vec<Record> = files.chain(since).chain(removed).chain(over).chain(gone).collect();
+        let records: Vec<Record> = files.chain(removed).chain(since).chain(over).chain(gone).collect();
         self.log.rewrite(records.iter())
     }
 
@@ -316,7 +316,13 @@ impl Journal {
                     self.begun_over.remove(&path);
                 }
             }
-            Record::Remove(path, id) => drop(self.removed.insert(path, id)),
+            Record::Remove(path, id) => {
+                // A generation may begin with that, too.
+                let inside = path.split_first().filter(|(_, rest)| !rest.is_root());
+                let begun = inside.and_then(|(name, _)| self.begins(name, now));
+                self.removed.insert(path, id);
+                return begun.into_iter().collect();
+            }
             Record::ForgetFiles(path) => self.drop_files(&path),
             Record::Begun(path, id) => drop(self.begun_over.insert(path, id)),
             Record::Gone(path, id) => self.follow_gone(&path, id),
@@ -366,7 +372,7 @@ impl Journal {
 
     /// Dataset `name` begins, if it has not.
     fn begins(&mut self, name: &[u8], now: u64) -> Option<Vec<u8>> {
-        if self.begun.contains_key(name) && self.has_files(name) {
+        if self.begun.contains_key(name) && self.has_begun(name) {
             return None;
         }
         self.begun.insert(name.to_vec(), now);
@@ -377,7 +383,7 @@ impl Journal {
     /// change when that did.
     fn begins_as(&mut self, from: &RelPath, to: &RelPath, now: u64) -> Option<Vec<u8>> {
         let ((from_top, from_rest), (to_top, to_rest)) = (from.split_first()?, to.split_first()?);
-        let goes_on = !to_rest.is_root() && self.has_files(to_top);
+        let goes_on = !to_rest.is_root() && self.has_begun(to_top);
         if from_top == to_top || goes_on || self.below(from).next().is_none() {
             return None;
         }
@@ -391,10 +397,20 @@ impl Journal {
         RelPath::new(name).is_ok_and(|top| self.below(&top).any(|(path, _)| path != &top))
     }
 
-    /// Names in the root that have files, and when the first of them was entered; 0: not known.
+    /// Files were made in dataset `name`, or sealed ones removed.
+    fn has_begun(&self, name: &[u8]) -> bool {
+        let has_removed = |top: RelPath| {
+            let removed = self.removed.range(&top..).map(|(path, _)| path);
+            let mut near = removed.take_while(|path| path.as_bytes().starts_with(top.as_bytes()));
+            near.any(|path| path.strip(&top).is_some())
+        };
+        self.has_files(name) || RelPath::new(name).is_ok_and(has_removed)
+    }
+
+    /// Names in the root that have begun, and when; 0: not known.
     pub(super) fn begun(&mut self) -> Vec<(Vec<u8>, u64)> {
         let begun = std::mem::take(&mut self.begun);
-        self.begun = begun.into_iter().filter(|(name, _)| self.has_files(name)).collect();
+        self.begun = begun.into_iter().filter(|(name, _)| self.has_begun(name)).collect();
         self.begun.iter().map(|(name, since)| (name.clone(), *since)).collect()
     }
 
@@ -511,6 +527,14 @@ mod tests {
         journal.forget(&path("e/1")).unwrap();
         let between = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         journal.creating(&path("e/2"), None).unwrap();
+        // A generation begins with a removal as well; what is made later does not change that.
+        journal.removing(&path("f.g/1"), DatasetId(1)).unwrap();
+        journal.removing(&path("f/1"), DatasetId(2)).unwrap();
+        let since = |journal: &mut Journal| journal.begun().into_iter().find(|(name, _)| name == b"f");
+        let removed = since(&mut journal).unwrap();
+        assert!(u128::from(removed.1) >= between.as_micros());
+        journal.creating(&path("f/2"), None).unwrap();
+        assert_eq!(since(&mut journal), Some(removed));
         for (old, new) in [("v/1", "w/1"), ("v/d/2", "w/d/3")] {
             journal.creating(&path(old), Some(1)).unwrap();
             journal.creating(&path(new), Some(2)).unwrap();

@@ -14,7 +14,7 @@ use crate::control::HeldState;
 use crate::control::server::{Heard, Server, Service};
 use crate::dataset::lifecycle::Step;
 use crate::ids::{Epoch, RequestId};
-use crate::lane::Lane;
+use crate::lane::{Hands, Lane};
 use crate::lock::{Condvar, Mutex, Rank};
 use crate::store::{Store, StoreError};
 use crate::stores::{PRIMARY, Stores};
@@ -69,6 +69,8 @@ pub struct NodeConfig {
     pub cache_bytes: u64,
     /// What the cache's places were chosen from; for status.
     pub stores: Vec<CacheStore>,
+    /// Who does what this node puts off.
+    pub hands: Hands,
     /// Called for [`Ask::Stop`](crate::control::Ask::Stop): unmount and end. Must not block.
     pub on_stop: Arc<dyn Fn() + Send + Sync>,
     /// Called when another worker is to take over, which serves by another checkpoint path; false
@@ -153,20 +155,7 @@ impl Node {
     /// Starts from what is in the directories, listens on the socket. Datasets whose seal is in
     /// doubt are frozen again, complete ones are listed in `tree` as before.
     pub fn start(config: NodeConfig, tree: Arc<dyn MountedTree>) -> Result<Arc<Self>, NodeError> {
-        make_directory(&config.control_directory, 0o711)?;
-        for place in config.in_use.places() {
-            make_directory(&place.cache, 0o700)?;
-            make_directory(&place.tree(), 0o755)?;
-        }
-        let opened = |path: &Path, source| NodeError::Directory { path: path.to_owned(), source };
-        let store =
-            Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
-        let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.path.clone())
-            .map_err(|e| opened(&config.in_use.places()[PRIMARY].cache, e))?;
-        let node = Self::load(config, tree, store, Arc::new(cache))?;
-        node.remember_new();
-        node.watch_reserve(node.me.clone());
-        node.take_up();
+        let node = Self::begin(config, tree)?;
         let watching = Arc::clone(&node);
         let watcher = std::thread::Builder::new()
             .name("scrfs-waiting".into())
@@ -184,6 +173,29 @@ impl Node {
                 return Err(NodeError::Start(error));
             }
         }
+        Ok(node)
+    }
+
+    /// As [`Node::start`], but nobody watches, and nobody listens: for simulations, which call
+    /// [`Node::look`] and speak to the node as a [`Service`].
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn begin(config: NodeConfig, tree: Arc<dyn MountedTree>) -> Result<Arc<Self>, NodeError> {
+        make_directory(&config.control_directory, 0o711)?;
+        for place in config.in_use.places() {
+            make_directory(&place.cache, 0o700)?;
+            make_directory(&place.tree(), 0o755)?;
+        }
+        let opened = |path: &Path, source| NodeError::Directory { path: path.to_owned(), source };
+        let store =
+            Store::open(&config.control_directory).map_err(|e| opened(&config.control_directory, e))?;
+        let cache = Cache::open(Arc::clone(&config.in_use), config.checkpoint_path.path.clone())
+            .map_err(|e| opened(&config.in_use.places()[PRIMARY].cache, e))?;
+        let node = Self::load(config, tree, store, Arc::new(cache))?;
+        node.remember_new();
+        node.watch_reserve(node.me.clone());
+        node.take_up();
         Ok(node)
     }
 
@@ -243,8 +255,8 @@ impl Node {
             losses: super::losses::Losses::default(),
             stopping: false,
         };
-        let lane = |name| Lane::start(name).map_err(NodeError::Start);
-        let background = |name| Lane::start_nice(name).map_err(NodeError::Start);
+        let lane = |name| Lane::start(&config.hands, name).map_err(NodeError::Start);
+        let background = |name| Lane::start_nice(&config.hands, name).map_err(NodeError::Start);
         let lanes = Lanes {
             records: lane("scrfs-records")?,
             transfers: background("scrfs-transfer")?,
@@ -304,7 +316,7 @@ impl Node {
             let mut state = self.state.lock();
             if state.was_attached {
                 // A successor gets its time, also after this worker's start.
-                state.lost_at = Some(Instant::now());
+                state.lost_at = Some(self.now());
             }
             let mut frozen: Vec<Vec<u8>> = state.table.background.keys().cloned().collect();
             let (mut listed, mut going) = (Vec::new(), Vec::new());
@@ -393,6 +405,11 @@ impl Node {
         state.settings.as_ref().map_or(self.config.coordinator_wait, |settings| {
             Duration::from_millis(settings.coordinator_wait_ms)
         })
+    }
+
+    /// By this node's clock.
+    pub(super) fn now(&self) -> Instant {
+        self.config.hands.now()
     }
 
     /// Of all requests of this worker.

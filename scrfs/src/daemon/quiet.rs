@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::control::Reason;
+use crate::lane::Hands;
 use crate::lock::{Condvar, Mutex};
 use crate::path::RelPath;
 use crate::transfer::Monitor;
@@ -34,7 +35,11 @@ impl Bell {
         self.wake.notify_all();
     }
 
-    fn wait(&self, at_most: Duration) {
+    fn wait(&self, hands: &Hands, at_most: Duration) {
+        if let Hands::Agenda(agenda) = hands {
+            // Nobody else goes on meanwhile.
+            return agenda.pass(at_most);
+        }
         let mut rung = self.rung.lock();
         if !*rung {
             self.wake.wait_for(&mut rung, at_most);
@@ -65,7 +70,7 @@ impl Node {
         cancelled: &Monitor,
         bell: &Bell,
     ) -> Result<BTreeSet<RelPath>, Reason> {
-        let begun = Instant::now();
+        let begun = self.now();
         let timeout = self.state.lock().seal_timeout();
         loop {
             let mut writers = self.tree.writers(name)?;
@@ -75,7 +80,7 @@ impl Node {
             if nobody && self.tree.end_wait(name) {
                 writers = self.tree.writers(name)?;
             }
-            let waited = begun.elapsed();
+            let waited = self.now().duration_since(begun);
             let closing = writers.iter().any(|writer| writer.closing) && waited < RELEASE_GRACE.min(timeout);
             let (logs, writers) = apart(writers);
             if writers.is_empty() && !closing {
@@ -99,11 +104,9 @@ impl Node {
             }
             let unseen = writers.iter().any(|writer| writer.pid == 0);
             let left = timeout.saturating_sub(waited);
-            bell.wait(if unseen || closing || own.is_some() {
-                left.min(LEASE_TICK)
-            } else {
-                left.min(Duration::from_millis(500))
-            });
+            let most =
+                if unseen || closing || own.is_some() { LEASE_TICK } else { Duration::from_millis(500) };
+            bell.wait(&self.config.hands, left.min(most));
         }
     }
 

@@ -7,7 +7,7 @@
 //! vain, act locally at once until one attaches.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::control::{DirOp, Event, SealedFile};
 use crate::ids::{DatasetId, RequestId};
@@ -18,6 +18,7 @@ use super::boundary::{Caller, Completion, Errno, Eye, GlobalRequests, Marking};
 use super::callers;
 use super::node::{Node, never_voted};
 use super::promise::Settling;
+use super::room::LOOK;
 use super::state::State;
 use super::waiting::{DIRECTORY_MAX, Waiter, Wanted, attached_bound};
 
@@ -50,7 +51,7 @@ impl Node {
             Way::Alone => return Some(done),
             Way::Wait(event) => event,
         };
-        let now = Instant::now();
+        let now = self.now();
         let bound = if state.attached.is_some() {
             attached_bound(&wanted, state.seal_timeout())
         } else {
@@ -143,7 +144,7 @@ impl Node {
 
     /// The watching thread.
     pub(super) fn watch(&self) {
-        let mut looked = Instant::now();
+        let mut looked = self.now();
         let mut state = self.state.lock();
         while !state.stopping {
             let until_look = self.look_now_and_then(&mut state, &mut looked);
@@ -153,6 +154,22 @@ impl Node {
                 continue;
             }
             self.wake.wait_for(&mut state, TICK);
+            self.look_at_waiters(&mut state);
+        }
+    }
+
+    /// For simulations: what the watching thread does when it has waited.
+    pub fn look(&self) {
+        let now = self.now();
+        let mut looked = now.checked_sub(LOOK).unwrap_or(now);
+        let mut state = self.state.lock();
+        self.look_now_and_then(&mut state, &mut looked);
+        self.look_at_waiters(&mut state);
+    }
+
+    /// Ends the waits of those who die, and those whose bound has passed.
+    fn look_at_waiters(&self, state: &mut MutexGuard<'_, State>) {
+        {
             let callers: Vec<_> = state
                 .waiting
                 .waiters
@@ -160,14 +177,16 @@ impl Node {
                 .filter(|waiter| waiter.caller.tid != 0)
                 .map(|waiter| (waiter.request, waiter.caller.tid))
                 .collect();
-            MutexGuard::unlocked(&mut state, || self.interrupt_dying(callers));
-            let expired = self.expired(&mut state);
+            MutexGuard::unlocked(state, || self.interrupt_dying(callers));
+            let expired = self.expired(state);
             let given_up = state.attached.is_none()
-                && state.lost_at.is_some_and(|lost| lost.elapsed() >= self.coordinator_wait(&state));
+                && state
+                    .lost_at
+                    .is_some_and(|lost| self.now().duration_since(lost) >= self.coordinator_wait(state));
             if given_up {
                 state.lost_at = None;
             }
-            MutexGuard::unlocked(&mut state, || {
+            MutexGuard::unlocked(state, || {
                 if given_up {
                     self.successor_did_not_come();
                 }
@@ -178,9 +197,12 @@ impl Node {
 
     fn interrupt_dying(&self, callers: Vec<(RequestId, u32)>) {
         for (request, tid) in callers {
-            if callers::is_dying(tid)
-                && let Some(waiter) = self.state.lock().waiting.take(request)
-            {
+            if !callers::is_dying(tid) {
+                continue;
+            }
+            // The lock is let go before the answer, which takes others.
+            let waiter = self.state.lock().waiting.take(request);
+            if let Some(waiter) = waiter {
                 waiter.answer(libc::EINTR);
             }
         }
@@ -188,7 +210,7 @@ impl Node {
 
     /// Takes those whose bound has passed, or moves the bound where there is progress.
     fn expired(&self, state: &mut State) -> Vec<Waiter> {
-        let now = Instant::now();
+        let now = self.now();
         let busy = !state.served()
             || !state.freezing.is_empty()
             || state.present().any(|dataset| !dataset.life.is_settled());

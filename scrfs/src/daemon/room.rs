@@ -22,7 +22,7 @@ use super::node::Node;
 use super::state::State;
 
 /// Time between two looks while programs may write; and where there is nothing to look at.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 const NO_LOOK: Duration = Duration::from_hours(1);
 /// How long after the lead was asked for room a file may be made while there is none.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -104,8 +104,8 @@ impl Node {
         if !bounded && !restless && !owes && !state.may_be_short() {
             return NO_LOOK;
         }
-        if looked.elapsed() >= LOOK {
-            *looked = Instant::now();
+        if self.now().duration_since(*looked) >= LOOK {
+            *looked = self.now();
             if owes {
                 let me = self.me.clone();
                 self.lanes.local.run(move || me.upgrade().iter().for_each(|node| node.make_owed()));
@@ -147,7 +147,7 @@ impl Node {
                 }
             }
         };
-        asked.elapsed() < PATIENCE
+        self.now().duration_since(asked) < PATIENCE
     }
 
     /// The store whose room counts: where something begins, or was short of room; else of those
@@ -236,7 +236,7 @@ impl Node {
         let helps = if there < wanted { self.help_in(store, &removable) } else { None };
         // Who asks in vain again gives programs no more time than the first did.
         let again = state.shortage.asked_with == removable && (state.shortage.begins || !begins);
-        let asked_at = state.shortage.asked_at.filter(|_| again).or_else(|| Some(Instant::now()));
+        let asked_at = state.shortage.asked_at.filter(|_| again).or_else(|| Some(self.now()));
         let name = std::mem::take(&mut state.shortage.name);
         state.shortage = Shortage { wanted, begins, name, store, asked_with: removable, asked_at };
         state.send_request(Event::RoomShort { free, wanted, begins, helps });

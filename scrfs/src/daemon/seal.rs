@@ -36,6 +36,8 @@ use super::quiet::Bell;
 use super::shortage;
 use super::state::{Dataset, Freezing, Origin, Part};
 
+/// What freezes.
+const FREEZES: &str = "scrfs-freeze";
 /// How long a given up seal may take to thaw.
 const THAW_MAX: Duration = Duration::from_secs(5);
 
@@ -66,7 +68,7 @@ impl Node {
         let freezing = Freezing { name: name.clone(), cancelled: cancelled.clone(), ring };
         self.state.lock().freezing.insert(id, freezing);
         let me = self.me.clone();
-        let spawned = std::thread::Builder::new().name("scrfs-freeze".into()).spawn(move || {
+        let spawned = self.config.hands.begin(FREEZES, move || {
             if let Some(node) = me.upgrade() {
                 node.freeze_and_tell(id, &name, (member, base), (&cancelled, &bell));
             }
@@ -79,6 +81,7 @@ impl Node {
 
     fn begin_freeze(&self, id: DatasetId, name: &[u8], base: Option<DatasetId>) -> Result<(), Reason> {
         catalog_file::validate_name(name)?;
+        self.config.hands.finish(FREEZES);
         {
             let mut state = self.state.lock();
             // A seal of the name that was given up may still be thawing.

@@ -2,7 +2,7 @@
 //! and answers questions.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::config::NO_JOB;
 use crate::control::server::{Greeting, LinkHandle, Peer, Refusal, Service};
@@ -107,7 +107,7 @@ impl Service for Node {
                 freezing.cancel();
             }
             state.seals.clear();
-            state.waiting.restart_clocks(Instant::now(), seal_timeout);
+            state.waiting.restart_clocks(self.now(), seal_timeout);
             state.attached.replace(Attached {
                 link: link.clone(),
                 greeting,
@@ -139,7 +139,7 @@ impl Service for Node {
             if state.attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
                 return;
             }
-            let now = Instant::now();
+            let now = self.now();
             state.lost_at = Some(now);
             let wait = self.coordinator_wait(&state);
             state.waiting.bound_all(now + wait);

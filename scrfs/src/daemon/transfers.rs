@@ -5,6 +5,7 @@
 //!
 //! Fault points: those of [`crate::transfer`], and `fetch.staged`.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -160,7 +161,35 @@ impl Node {
             files: self.verify_files(&dataset, part, &monitor),
             redundancy: self.verify_redundancy(&dataset, *member, part, &monitor),
         };
-        recorded.map(verified).collect()
+        let members = recorded.map(verified).collect();
+        if let Err(error) = self.drop_bad_copies(&dataset, &monitor) {
+            self.events.warning(Some(id), &format!("files of other nodes that are here: {error}"));
+        }
+        members
+    }
+
+    /// Files that were brought here to be read are a member's on another node: what is bad of them
+    /// goes, and is brought again when it is opened.
+    fn drop_bad_copies(&self, dataset: &Dataset, monitor: &Monitor) -> Result<(), Reason> {
+        let Some(catalog) = dataset.life.catalog() else { return Ok(()) };
+        let home = self.cache.home(dataset, self.tree.as_ref())?;
+        let is_here = |member: &Member| dataset.parts.get(member).is_some_and(|part| part.recorded);
+        for entry in &catalog.catalog().entries {
+            let EntryKind::File(copy) = &entry.kind else { continue };
+            if is_here(&copy.member) {
+                continue;
+            }
+            match verify_file(&home, &entry.path, copy, monitor) {
+                Err(error @ TransferError::Mismatch { .. }) => {
+                    self.events.warning(Some(dataset.id), &format!("a copy was bad and is removed: {error}"));
+                }
+                Err(TransferError::Io { step: "open", source, .. })
+                    if source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Reads all files of a member. A bad one is removed: it must not be read here, and counts as
@@ -309,7 +338,7 @@ impl Node {
         copy: &FileCopy,
         monitor: &Monitor,
     ) -> Result<(), (FetchFailure, i32)> {
-        let at = |error: std::io::Error| {
+        let at = |error: io::Error| {
             let errno = error.raw_os_error().unwrap_or(0);
             (here(format!("{}: {error}", entry.path)), errno)
         };
@@ -352,7 +381,7 @@ pub(super) fn here(reason: impl std::fmt::Display) -> FetchFailure {
 /// The PFS's fault when what it has is not what is recorded.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn there(error: TransferError) -> FetchFailure {
-    let missing = |source: &std::io::Error| source.kind() == std::io::ErrorKind::NotFound;
+    let missing = |source: &io::Error| source.kind() == io::ErrorKind::NotFound;
     let corrupt = match &error {
         TransferError::Mismatch { .. } => true,
         TransferError::Io { step, source, .. } => step.starts_with("open") && missing(source),

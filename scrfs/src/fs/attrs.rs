@@ -183,7 +183,7 @@ impl FileSystem {
             None => rustix::fs::fstatvfs(&self.root)?,
             Some(tree) => rustix::fs::fstatvfs(tree)?,
         };
-        Ok(match self.requests.get() {
+        Ok(match self.requests().ok() {
             Some(node) => node.room(room),
             None => room,
         })

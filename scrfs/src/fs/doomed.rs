@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use super::place::RESERVED_AT_ROOT;
 use crate::daemon::boundary::Errno;
 use crate::faults;
-use crate::lane::Lane;
+use crate::lane::{Hands, Lane};
 use crate::lock::{Condvar, Mutex};
 use crate::path::RelPath;
 use crate::store::beneath;
@@ -26,9 +26,13 @@ use crate::store::beneath;
 /// What begins so is not deleted: what is not sealed and was to be kept.
 const KEPT: &[u8] = b"kept.";
 
+/// What deletes.
+const DELETES: &str = "scrfs-delete";
+
 /// What is being deleted.
 pub(crate) struct Doomed {
     lane: Lane,
+    hands: Hands,
     shared: Arc<Shared>,
 }
 
@@ -58,7 +62,7 @@ pub(crate) struct Aside {
 
 impl Doomed {
     /// In the backing tree of each store; goes on with what a former process left.
-    pub(crate) fn open(trees: &[&Path]) -> io::Result<Self> {
+    pub(crate) fn open(trees: &[&Path], hands: Hands) -> io::Result<Self> {
         let reserved =
             RelPath::new(RESERVED_AT_ROOT).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let (mut keeps, mut left) = (Vec::new(), Vec::new());
@@ -77,7 +81,7 @@ impl Doomed {
             count: Mutex::leaf(Count { next, gone: next }),
             gone: Condvar::default(),
         });
-        let doomed = Self { lane: Lane::start("scrfs-delete")?, shared };
+        let doomed = Self { lane: Lane::start(&hands, DELETES)?, hands, shared };
         for (store, name) in left {
             let shared = Arc::clone(&doomed.shared);
             doomed.lane.run(move || shared.delete(store, &name));
@@ -160,6 +164,7 @@ impl Doomed {
 
     /// Waits until all that was taken so far is gone; false when that takes longer.
     pub(crate) fn wait(&self, at_most: Duration) -> bool {
+        self.hands.finish(DELETES);
         let mut count = self.shared.count.lock();
         let last = count.next;
         self.shared.gone.wait_while_until(&mut count, |count| count.gone < last, Instant::now() + at_most);
@@ -215,7 +220,7 @@ mod tests {
         std::fs::write(keep.join("7/deep/file"), b"x").unwrap();
         std::fs::write(keep.join("odd"), b"x").unwrap();
         std::fs::create_dir_all(dir.path().join("d/below")).unwrap();
-        let doomed = Doomed::open(&[dir.path()]).unwrap();
+        let doomed = Doomed::open(&[dir.path()], Hands::Threads).unwrap();
         let from = || rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let aside = doomed.take(0, from(), b"d").unwrap().unwrap();
         assert!(!dir.path().join("d").exists() && !doomed.is_gone(aside.number));
@@ -232,12 +237,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("ck")).unwrap();
         std::fs::write(dir.path().join("ck/file"), b"x").unwrap();
-        let doomed = Doomed::open(&[dir.path()]).unwrap();
+        let doomed = Doomed::open(&[dir.path()], Hands::Threads).unwrap();
         let from = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         doomed.keep(0, &from, b"ck", "7").unwrap();
         assert_eq!(doomed.keep(0, &from, b"ck", "7").unwrap_err(), Errno(libc::ENOENT));
         drop(doomed);
-        let next = Doomed::open(&[dir.path()]).unwrap();
+        let next = Doomed::open(&[dir.path()], Hands::Threads).unwrap();
         assert!(next.wait(Duration::from_mins(1)));
         drop(next);
         assert_eq!(std::fs::read(dir.path().join(".scrfs/kept.7/ck/file")).unwrap(), b"x");
@@ -249,7 +254,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("empty")).unwrap();
         std::fs::write(dir.path().join("file"), b"x").unwrap();
-        let doomed = Doomed::open(&[dir.path()]).unwrap();
+        let doomed = Doomed::open(&[dir.path()], Hands::Threads).unwrap();
         for name in ["empty", "file"] {
             let from = rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
             assert!(doomed.take(0, from, name.as_bytes()).unwrap().is_none());

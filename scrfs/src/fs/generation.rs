@@ -37,7 +37,7 @@ impl FileSystem {
     /// Has the node do what an operation needs.
     pub(crate) fn meet(self: &Arc<Self>, need: Need, caller: Caller, done: Done<()>) {
         let requests = match self.requests() {
-            Ok(requests) => Arc::clone(requests),
+            Ok(requests) => requests,
             Err(error) => return done(Err(error)),
         };
         match need {

@@ -51,7 +51,7 @@ impl FileSystem {
                         done(Err(error));
                     }
                 };
-                Arc::clone(requests).loose(names, caller, Box::new(answer));
+                requests.loose(names, caller, Box::new(answer));
             }
             (outcome, _) => done(outcome),
         })
@@ -65,7 +65,7 @@ impl FileSystem {
             return done(Ok(()));
         }
         match self.requests() {
-            Ok(requests) => Arc::clone(requests).loose(vec![name], caller, done),
+            Ok(requests) => requests.loose(vec![name], caller, done),
             Err(_) => done(Ok(())),
         }
     }

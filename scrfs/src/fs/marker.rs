@@ -52,7 +52,7 @@ impl FileSystem {
     /// The marker of `dataset` was set: `done` learns whether the dataset was sealed.
     pub(crate) fn set_marker(&self, dataset: &[u8], marking: Marking, caller: Caller, done: Done<()>) {
         match self.requests() {
-            Ok(requests) => Arc::clone(requests).marker(dataset, marking, caller, done),
+            Ok(requests) => requests.marker(dataset, marking, caller, done),
             Err(_) => done(Err(Errno(libc::EIO))),
         }
     }

@@ -78,6 +78,7 @@ use self::table::Table;
 pub use self::wait::Done;
 use crate::daemon::boundary::{Errno, GlobalRequests};
 use crate::keep::Keep;
+use crate::lane::Hands;
 use crate::lock::{Mutex, Rank, RwLock};
 use crate::path::RelPath;
 use crate::store::beneath;
@@ -125,7 +126,7 @@ pub struct FileSystem {
     processes: caller::Processes,
     /// The mount's, `MAJOR:MINOR`.
     device: OnceLock<String>,
-    requests: OnceLock<Arc<dyn GlobalRequests>>,
+    requests: OnceLock<Weak<dyn GlobalRequests>>,
     passthrough: AtomicBool,
     mode_reason: RwLock<String>,
     forget_names: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -157,17 +158,18 @@ impl FileSystem {
     /// As [`FileSystem::new`], with state memory that outlives this process.
     pub fn with_keep(tree: &Path, checkpoint_path: RelPath, keep: Arc<Keep>) -> Result<Arc<Self>, Errno> {
         let stores = Arc::new(Stores::one(tree.parent().unwrap_or(tree)));
-        Self::over(&[tree.to_owned()], checkpoint_path, keep, stores)
+        Self::over(&[tree.to_owned()], checkpoint_path, keep, stores, Hands::Threads)
     }
 
-    /// The same over all of `stores`.
+    /// The same over all of `stores`; `hands` do what is put off.
     pub fn with_stores(
         checkpoint_path: RelPath,
         keep: Arc<Keep>,
         stores: Arc<Stores>,
+        hands: Hands,
     ) -> Result<Arc<Self>, Errno> {
         let trees: Vec<PathBuf> = stores.places().iter().map(Place::tree).collect();
-        Self::over(&trees, checkpoint_path, keep, stores)
+        Self::over(&trees, checkpoint_path, keep, stores, hands)
     }
 
     fn over(
@@ -175,6 +177,7 @@ impl FileSystem {
         checkpoint_path: RelPath,
         keep: Arc<Keep>,
         stores: Arc<Stores>,
+        hands: Hands,
     ) -> Result<Arc<Self>, Errno> {
         let roots = roots::Roots::open(trees, &checkpoint_path, stores)?;
         let backings = roots.all().iter().map(roots::Root::backing).collect::<Result<Vec<_>, _>>()?;
@@ -197,7 +200,7 @@ impl FileSystem {
             handles: handles::Handles::new(Arc::clone(&keep)),
             descriptors: descriptors::Descriptors::default(),
             keep,
-            waiters: wait::Waiters::default(),
+            waiters: wait::Waiters::new(hands),
             wait_bound: RwLock::leaf(WAIT_BOUND),
             rules: RwLock::default(),
             processes: caller::Processes::default(),
@@ -221,7 +224,7 @@ impl FileSystem {
         signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
         self.drop_doubles()?;
         let trees: Vec<&Path> = self.roots.all().iter().map(|root| root.path.as_path()).collect();
-        let _ = self.doomed.set(doomed::Doomed::open(&trees)?);
+        let _ = self.doomed.set(doomed::Doomed::open(&trees, self.waiters.hands().clone())?);
         Ok(())
     }
 
@@ -230,9 +233,9 @@ impl FileSystem {
         self.doomed.get().ok_or(Errno(libc::EAGAIN))
     }
 
-    /// Tells whom to ask for what other nodes take part in; once.
-    pub fn connect(&self, requests: Arc<dyn GlobalRequests>) {
-        if self.requests.set(requests).is_err() {
+    /// Tells whom to ask for what other nodes take part in; once. Whoever serves keeps the node.
+    pub fn connect(&self, requests: &Arc<dyn GlobalRequests>) {
+        if self.requests.set(Arc::downgrade(requests)).is_err() {
             tracing::error!("the mounted tree is connected to its node already");
         }
     }
@@ -288,12 +291,12 @@ impl FileSystem {
         self.roots.all().iter().map(probe).collect()
     }
 
-    fn requests(&self) -> Result<&Arc<dyn GlobalRequests>, Errno> {
-        self.requests.get().ok_or(Errno(libc::EAGAIN))
+    fn requests(&self) -> Result<Arc<dyn GlobalRequests>, Errno> {
+        self.requests.get().and_then(Weak::upgrade).ok_or(Errno(libc::EAGAIN))
     }
 
     fn note(&self, text: String) {
-        if let Some(requests) = self.requests.get() {
+        if let Ok(requests) = self.requests() {
             requests.note(text);
         } else {
             tracing::warn!("{text}");

@@ -97,7 +97,7 @@ impl FileSystem {
             Ok(Step::Fetch(..)) if fetched >= FETCHES_MAX => done(fail(libc::EIO)),
             Ok(Step::Fetch(dataset, path)) => {
                 let requests = match fs.requests() {
-                    Ok(requests) => Arc::clone(requests),
+                    Ok(requests) => requests,
                     Err(error) => return done(Err(error)),
                 };
                 let again = move |fetch: Result<(), Errno>| match fetch {

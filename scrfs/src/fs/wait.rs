@@ -11,6 +11,7 @@ use super::caller::fatal_signal_pending;
 use super::errno::Stop;
 use super::world::World;
 use crate::daemon::boundary::{Caller, Errno};
+use crate::lane::Hands;
 use crate::lock::{Condvar, Mutex};
 
 /// How often callers are looked at for fatal signals, of which no event tells.
@@ -42,10 +43,21 @@ struct List {
 }
 
 /// The waiting operations of one file system.
-#[derive(Default)]
 pub(crate) struct Waiters {
+    hands: Hands,
     list: Mutex<List>,
     some: Condvar,
+}
+
+impl Waiters {
+    pub(crate) fn new(hands: Hands) -> Self {
+        Self { hands, list: Mutex::default(), some: Condvar::default() }
+    }
+
+    /// Who does what this file system puts off.
+    pub(crate) fn hands(&self) -> &Hands {
+        &self.hands
+    }
 }
 
 impl std::fmt::Debug for Waiters {
@@ -63,7 +75,7 @@ impl FileSystem {
         T: 'static,
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
-        let until = Instant::now() + *self.wait_bound.read();
+        let until = self.waiters.hands.now() + *self.wait_bound.read();
         self.attempt_until(caller, (until, 0), step, done);
     }
 
@@ -85,10 +97,13 @@ impl FileSystem {
             Err(Stop::Need(need)) => {
                 drop(world);
                 let fs = Arc::clone(self);
-                let begun = Instant::now();
+                let begun = fs.waiters.hands.now();
                 let after = move |met: Result<(), Errno>| match met {
                     // The bound is that of waits for others, not of what is done for this one.
-                    Ok(()) => fs.attempt_until(caller, (until + begun.elapsed(), needs + 1), step, done),
+                    Ok(()) => {
+                        let until = until + fs.waiters.hands.now().duration_since(begun);
+                        fs.attempt_until(caller, (until, needs + 1), step, done);
+                    }
                     Err(error) => done(Err(error)),
                 };
                 return self.meet(need, caller, Box::new(after));
@@ -111,7 +126,7 @@ impl FileSystem {
     fn queue(self: &Arc<Self>, waiter: Waiter) {
         let mut list = self.waiters.list.lock();
         list.waiters.push(waiter);
-        if !list.watched {
+        if !list.watched && matches!(self.waiters.hands, Hands::Threads) {
             let fs = Arc::downgrade(self);
             let spawned = std::thread::Builder::new().name("scrfs-held".into()).spawn(move || watch(&fs));
             match spawned {
@@ -141,8 +156,21 @@ impl FileSystem {
         self.waiters.list.lock().waiters.len()
     }
 
+    /// Tries all again if something has changed, and ends the waits that are over. For the thread
+    /// that does so, and for simulations.
+    pub fn look(self: &Arc<Self>) {
+        let again = {
+            let mut list = self.waiters.list.lock();
+            if std::mem::take(&mut list.changed) { std::mem::take(&mut list.waiters) } else { Vec::new() }
+        };
+        for waiter in again {
+            (waiter.again)(self, None);
+        }
+        self.end_overdue();
+    }
+
     fn end_overdue(self: &Arc<Self>) {
-        let now = Instant::now();
+        let now = self.waiters.hands.now();
         let mut ended = Vec::new();
         {
             let mut list = self.waiters.list.lock();
@@ -173,12 +201,7 @@ fn watch(fs: &Weak<FileSystem>) {
             let at_most = if list.waiters.is_empty() { IDLE } else { LOOK };
             fs.waiters.some.wait_for(&mut list, at_most);
         }
-        let again =
-            if std::mem::take(&mut list.changed) { std::mem::take(&mut list.waiters) } else { Vec::new() };
         drop(list);
-        for waiter in again {
-            (waiter.again)(&fs, None);
-        }
-        fs.end_overdue();
+        fs.look();
     }
 }

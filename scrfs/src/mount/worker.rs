@@ -22,6 +22,7 @@ use crate::fuse;
 use crate::keep::Keep;
 use crate::keep::keeper::{self, Keepers};
 use crate::keep::memory;
+use crate::lane::Hands;
 use crate::stores::Stores;
 
 /// Bound on the end of predecessors' keepers.
@@ -47,8 +48,9 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     let chosen = checkpoint_path::in_force(&places.control, &options.checkpoint_path)
         .map_err(|e| MountError::Node(e.into()))?;
     let stores = super::stores::in_use(options, &places.control)?;
-    let fs = FileSystem::with_stores(chosen.path.clone(), Arc::clone(&keep), Arc::clone(&stores))
-        .map_err(failing("cannot open the tree"))?;
+    let fs =
+        FileSystem::with_stores(chosen.path.clone(), Arc::clone(&keep), Arc::clone(&stores), Hands::Threads)
+            .map_err(failing("cannot open the tree"))?;
     fs.restore(&keepers).map_err(failing("cannot take over the tree"))?;
     // Much was needed for the records of many inodes.
     memory::trim();
@@ -82,7 +84,7 @@ pub fn run(options: &Options, state: i32) -> Result<(), MountError> {
     if let Some(warning) = unknown_group(options) {
         node.warn(&warning);
     }
-    fs.connect(Arc::clone(&node) as _);
+    fs.connect(&(Arc::clone(&node) as _));
     fs.restore_sealed();
     // A successor serves with what there is: what programs have open may take all the rest.
     if is_new {
@@ -111,6 +113,7 @@ fn start_node(
     let supervisor = rustix::process::getppid();
     let config = NodeConfig {
         is_new,
+        hands: Hands::Threads,
         control_directory: places.control.clone(),
         in_use: Arc::clone(stores),
         checkpoint_path,

@@ -35,7 +35,7 @@ use crate::record::Halt;
 pub use self::directory::{PfsError, Prefix, is_epoch, open_log};
 pub(crate) use self::index::stamp;
 pub use self::layout::{ForeignLayout, foreign_layout, make};
-pub use self::worker::{Worker, start};
+pub use self::worker::{Worker, outcome, start};
 pub use crate::plain::make_file;
 
 /// The highest epoch that has sealed a dataset of the prefix at `root`, also one of which nodes

@@ -54,16 +54,20 @@ pub fn start(prefix: Prefix, done: impl Fn(PfsOutcome) + Send + 'static) -> io::
             tracing::warn!("{what}: others can read or exchange what the job keeps there");
         }
         for task in waiting {
-            let outcome = carry_out(&prefix, &task, &done).unwrap_or_else(|error| {
-                tracing::debug!(%error, "a task on the PFS failed");
-                let cause = cause(&prefix, &task, &error);
-                PfsOutcome::Failed(task, PfsFailure { cause, reason: Reason::of(&error) })
-            });
-            done(outcome);
+            done(outcome(&prefix, task, &done));
         }
     };
     std::thread::Builder::new().name("pfs".to_owned()).spawn(work)?;
     Ok(Worker { tasks, ended })
+}
+
+/// Does one task now, as the worker does; `busy` is told while it takes long.
+pub fn outcome(prefix: &Prefix, task: PfsTask, busy: &dyn Fn(PfsOutcome)) -> PfsOutcome {
+    carry_out(prefix, &task, busy).unwrap_or_else(|error| {
+        tracing::debug!(%error, "a task on the PFS failed");
+        let cause = cause(prefix, &task, &error);
+        PfsOutcome::Failed(task, PfsFailure { cause, reason: Reason::of(&error) })
+    })
 }
 
 /// Whether the dataset is to blame. Not while the prefix as a whole is away: then every file of it

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use super::*;
 use crate::control::SealedFile;
-use crate::dataset::EntryKind;
+use crate::dataset::{EntryKind, FileCopy};
 
 const ID: DatasetId = DatasetId(1);
 const MEMBER: Member = Member(0);
@@ -175,4 +175,39 @@ fn the_number_of_a_sealed_file_that_was_brought_anew_says_nothing_of_other_files
     let aside = bench.directory.path().join("cache/user/scr.j1/dataset.1/aside");
     assert_eq!(std::fs::read(aside.join("b")).unwrap(), FILES[1].1);
     assert!(!bench.events().contains("sealed were"), "{}", bench.events());
+}
+
+#[test]
+fn a_restart_removes_a_copy_that_went_bad() {
+    let bench = Bench::new();
+    bench.write("ck/a", b"first");
+    let mut lead = bench.serving(1);
+    let files = lead.freeze(1, "ck").unwrap();
+    let part = encode(&mut lead.data(), 1, &files).unwrap();
+    let mut catalog = catalog(1, 1, "ck", &part);
+    let copies = [("x", &b"there"[..]), ("y", b"too")];
+    for (name, bytes) in copies {
+        let mut entry = part.entries.iter().find(|entry| entry.path == path("a")).unwrap().clone();
+        let (size, crc) = (bytes.len() as u64, crc32fast::hash(bytes));
+        let copy = FileCopy { size, crc, member: Member(1), program_rank: None };
+        (entry.path, entry.kind) = (path(name), EntryKind::File(copy));
+        catalog.entries.push(entry);
+        catalog.layout.members[1].files += 1;
+        catalog.layout.members[1].bytes += size;
+    }
+    catalog.sort();
+    lead.commit(&catalog).unwrap();
+    let mut data = lead.data();
+    for (name, bytes) in copies {
+        let file = SealedFile { id: ID, path: path(name) };
+        let create = DataRequest::CreateCopy { file: file.clone(), takes: 4096 };
+        File::from(data.descriptor(&create).unwrap()).write_all(bytes).unwrap();
+        let (size, crc) = (bytes.len() as u64, crc32fast::hash(bytes));
+        data.done(&DataRequest::InstallCopy { file, size, crc }).unwrap();
+    }
+    std::fs::write(bench.tree.at(&path("ck/x")), b"THERE").unwrap();
+    assert_eq!(lead.verify(ID), [(MEMBER, [None, None])]);
+    assert!(!bench.tree.at(&path("ck/x")).exists());
+    assert_eq!(std::fs::read(bench.tree.at(&path("ck/y"))).unwrap(), b"too");
+    assert!(bench.events().contains("a copy was bad and is removed: x"));
 }

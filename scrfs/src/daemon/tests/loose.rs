@@ -26,7 +26,7 @@ impl Real {
         let fs = FileSystem::new(&cache.join("tree"), RelPath::root()).unwrap();
         let config = Bench::config(directory);
         let node = Node::start(config, Arc::clone(&fs) as _).unwrap();
-        fs.connect(Arc::clone(&node) as _);
+        fs.connect(&(Arc::clone(&node) as _));
         (fs, node)
     }
 

@@ -326,6 +326,7 @@ impl Bench {
         };
         NodeConfig {
             is_new: false,
+            hands: crate::lane::Hands::Threads,
             control_directory: directory.join("cntl"),
             checkpoint_path: in_force(directory),
             in_use: Arc::new(in_use),

@@ -324,7 +324,7 @@ fn a_successor_finds_them_where_they_were() {
     assert_eq!(bench.fs.place_of(outside).unwrap().0, path("job/melt.200.1.restart"));
     let fs = FileSystem::new(&bench.tree(""), path("job/ck")).unwrap();
     let successor = Bench { dir: bench.dir, fs, node: Arc::clone(&bench.node), stores: None, ids: 0.into() };
-    successor.fs.connect(Arc::clone(&successor.node) as _);
+    successor.fs.connect(&(Arc::clone(&successor.node) as _));
     successor.follow(Some(PATTERN));
     let job = successor.fs.lookup(ROOT, b"job").unwrap().attr.nodeid;
     let top = successor.fs.lookup(job, b"ck").unwrap().attr.nodeid;

@@ -26,6 +26,7 @@ use crate::fs::table::ROOT;
 use crate::fs::{Changes, Done, Entry, FileSystem, Kind, NewNode, SetTime, Taken};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::keep::Keep;
+use crate::lane::Hands;
 use crate::path::RelPath;
 use crate::stores::{Place, Stores};
 
@@ -129,7 +130,7 @@ impl Bench {
         std::fs::create_dir(dir.path().join("tree")).unwrap();
         let fs = FileSystem::new(&dir.path().join("tree"), path(checkpoint)).unwrap();
         let node = Arc::new(Node::default());
-        fs.connect(Arc::clone(&node) as _);
+        fs.connect(&(Arc::clone(&node) as _));
         Self { dir, fs, node, stores: None, ids: 0.into() }
     }
 
@@ -143,10 +144,11 @@ impl Bench {
         };
         let stores = Arc::new(Stores::new(place("a"), vec![place("b")], rules));
         let keep = Arc::new(Keep::alone().unwrap());
-        let fs = FileSystem::with_stores(path(checkpoint), keep, Arc::clone(&stores)).unwrap();
+        let fs =
+            FileSystem::with_stores(path(checkpoint), keep, Arc::clone(&stores), Hands::Threads).unwrap();
         fs.begin().unwrap();
         let node = Arc::new(Node::default());
-        fs.connect(Arc::clone(&node) as _);
+        fs.connect(&(Arc::clone(&node) as _));
         Self { dir, fs, node, stores: Some((path(checkpoint), stores)), ids: 0.into() }
     }
 
@@ -154,7 +156,7 @@ impl Bench {
     fn again(&self) -> (Arc<FileSystem>, Arc<Stores>) {
         let (checkpoint, stores) = self.stores.clone().expect("stores");
         let keep = Arc::new(Keep::alone().unwrap());
-        let fs = FileSystem::with_stores(checkpoint, keep, Arc::clone(&stores)).unwrap();
+        let fs = FileSystem::with_stores(checkpoint, keep, Arc::clone(&stores), Hands::Threads).unwrap();
         fs.begin().unwrap();
         (fs, stores)
     }
