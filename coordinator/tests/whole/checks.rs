@@ -58,12 +58,8 @@ impl Programs {
                 );
             } else {
                 self.promises.clear();
+                self.pointed = None;
             }
-        }
-        let flipped = std::mem::take(&mut self.flipped);
-        for (name, marked) in &mut self.marked {
-            // A restart reads what it presents, and not the older ones.
-            marked.rotten = Some(name.as_str()) != current && (marked.rotten || flipped);
         }
         // What is presented is whole again. Older ones are not sure to be.
         if let Some(marked) = current.and_then(|name| self.marked.get_mut(name)) {
@@ -146,8 +142,7 @@ impl World {
         for ((host, name), contents) in &self.programs.read {
             let marked = &self.programs.marked[name];
             let oldest = marked.promised.filter(|_| self.programs.promises.last() == Some(name)).unwrap_or(0);
-            let is_one =
-                marked.rotten || marked.versions.iter().skip(oldest).any(|version| version == contents);
+            let is_one = marked.versions.iter().skip(oldest).any(|version| version == contents);
             let versions: Vec<String> = marked.versions.iter().map(shown).collect();
             let read = shown(contents);
             assert!(is_one, "{name} is of no one version on {host}: {read}, not {oldest}.. of {versions:#?}");

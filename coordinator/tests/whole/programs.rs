@@ -74,8 +74,6 @@ pub(crate) struct Marked {
     pub(crate) lost: u32,
     /// It is being changed, or nobody knows what of that was done.
     pub(crate) changed: bool,
-    /// A bit of some file has flipped, and no restart has looked at these.
-    pub(crate) rotten: bool,
 }
 
 /// See the module.
@@ -98,8 +96,6 @@ pub(crate) struct Programs {
     said: BTreeSet<DatasetId>,
     /// What programs had the pointer file say last; none: that is not known.
     pub(crate) pointed: Option<String>,
-    /// A bit has flipped since the last restart.
-    pub(crate) flipped: bool,
 }
 
 impl Programs {
@@ -134,7 +130,7 @@ impl Programs {
         let marked = self.marked.get_mut(name).expect("its marker was set");
         marked.promised = Some(marked.versions.len() - 1);
         marked.lost = 0;
-        (marked.changed, marked.rotten) = (false, false);
+        marked.changed = false;
         self.promises.retain(|other| other != name);
         self.promises.push(name.to_owned());
     }
@@ -536,7 +532,7 @@ impl World {
         machine.worker.fs.release(fh);
         bytes.truncate(filled);
         let marked = &self.programs.marked[name];
-        if marked.changed || marked.rotten {
+        if marked.changed {
             return;
         }
         let known = marked.versions.iter().any(|version| version.get(path) == Some(&bytes));

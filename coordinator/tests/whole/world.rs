@@ -245,7 +245,6 @@ impl World {
         if let Some(path) = self.machines[at].flip(seed) {
             self.say(|| format!("=== a bit of {} on {host} flips", path.display()));
             self.programs.lost();
-            self.programs.flipped = true;
             self.counts.flips += 1;
         }
     }

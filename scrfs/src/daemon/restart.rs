@@ -152,6 +152,9 @@ impl Node {
                 _ => self.forget_seal(dataset)?,
             }
         }
+        for dataset in held.iter().filter(|dataset| wanted.contains(&dataset.id)) {
+            self.drop_bad_copies(dataset)?;
+        }
         // No program runs: what they changed in sealed datasets is given up, and the tree has no
         // part of these.
         for dataset in held.iter().filter(|d| wanted.contains(&d.id) && d.life.is_overwritten()) {

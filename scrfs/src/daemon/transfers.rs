@@ -161,35 +161,33 @@ impl Node {
             files: self.verify_files(&dataset, part, &monitor),
             redundancy: self.verify_redundancy(&dataset, *member, part, &monitor),
         };
-        let members = recorded.map(verified).collect();
-        if let Err(error) = self.drop_bad_copies(&dataset, &monitor) {
-            self.events.warning(Some(id), &format!("files of other nodes that are here: {error}"));
-        }
-        members
+        recorded.map(verified).collect()
     }
 
-    /// Files that were brought here to be read are a member's on another node: what is bad of them
-    /// goes, and is brought again when it is opened.
-    fn drop_bad_copies(&self, dataset: &Dataset, monitor: &Monitor) -> Result<(), Reason> {
+    /// Files that were brought here to be read are a member's on another node, which verifies its
+    /// own: what is bad of them goes, and is brought again when it is opened.
+    pub(super) fn drop_bad_copies(&self, dataset: &Dataset) -> Result<(), Reason> {
         let Some(catalog) = dataset.life.catalog() else { return Ok(()) };
         let home = self.cache.home(dataset, self.tree.as_ref())?;
-        let is_here = |member: &Member| dataset.parts.get(member).is_some_and(|part| part.recorded);
-        for entry in &catalog.catalog().entries {
-            let EntryKind::File(copy) = &entry.kind else { continue };
-            if is_here(&copy.member) {
-                continue;
+        let is_member = |member: &Member| dataset.parts.get(member).is_some_and(|part| part.recorded);
+        let copies = catalog.catalog().entries.iter().filter_map(|entry| match &entry.kind {
+            EntryKind::File(copy) if !is_member(&copy.member) => Some((&entry.path, copy)),
+            _ => None,
+        });
+        let here: Vec<_> =
+            copies.filter(|(path, _)| beneath::open_file(home.as_fd(), path).is_ok()).collect();
+        let bytes = here.iter().map(|(_, copy)| copy.size).sum();
+        let Some((monitor, _)) = self.begin_transfer(dataset.id, "verifying", bytes) else { return Ok(()) };
+        let mut verified = here.iter().map(|(path, copy)| verify_file(&home, path, copy, &monitor));
+        let outcome = verified.try_for_each(|outcome| match outcome {
+            Err(error @ TransferError::Mismatch { .. }) => {
+                self.events.warning(Some(dataset.id), &format!("a copy was bad and is removed: {error}"));
+                Ok(())
             }
-            match verify_file(&home, &entry.path, copy, monitor) {
-                Err(error @ TransferError::Mismatch { .. }) => {
-                    self.events.warning(Some(dataset.id), &format!("a copy was bad and is removed: {error}"));
-                }
-                Err(TransferError::Io { step: "open", source, .. })
-                    if source.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error.into()),
-                Ok(()) => {}
-            }
-        }
-        Ok(())
+            other => other,
+        });
+        self.end_transfer(dataset.id);
+        outcome.map_err(Reason::from)
     }
 
     /// Reads all files of a member. A bad one is removed: it must not be read here, and counts as

@@ -206,7 +206,10 @@ fn a_restart_removes_a_copy_that_went_bad() {
         data.done(&DataRequest::InstallCopy { file, size, crc }).unwrap();
     }
     std::fs::write(bench.tree.at(&path("ck/x")), b"THERE").unwrap();
-    assert_eq!(lead.verify(ID), [(MEMBER, [None, None])]);
+    let mut lead = bench.lead(2, Start::Restart);
+    lead.inventory();
+    lead.send(Command::Present { datasets: vec![ID] });
+    assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
     assert!(!bench.tree.at(&path("ck/x")).exists());
     assert_eq!(std::fs::read(bench.tree.at(&path("ck/y"))).unwrap(), b"too");
     assert!(bench.events().contains("a copy was bad and is removed: x"));

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::plain;
 
@@ -19,11 +19,18 @@ use super::adopt::{By, Outcome};
 use super::{Collection, DATASET};
 
 /// Looks at one dataset, before what is found is told.
-const LOOKS: u32 = 4;
+const LOOKS: u32 = 6;
+/// Before the second look, then twice as long before each: another node, of which no event tells,
+/// is about to put back what it has taken away.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// `dataset/`, told from one that has its name later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Identity(Option<(u64, u64)>);
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity {
+    file: Option<(u64, u64)>,
+    /// Of the inode: another time when it was away in between, or names in it have changed.
+    changed: (i64, i64),
+}
 
 impl Collection {
     /// Finishes or undoes what others have left half done; waits for those that are at it.
@@ -36,15 +43,20 @@ impl Collection {
     pub(super) fn identity(&self) -> Result<Identity> {
         let path = self.directory.join(DATASET);
         match plain::look(&path) {
-            Ok(found) => Ok(Identity(Some((found.dev(), found.ino())))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Identity(None)),
+            Ok(found) => {
+                let changed = (found.ctime(), found.ctime_nsec());
+                Ok(Identity { file: Some((found.dev(), found.ino())), changed })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Identity { file: None, changed: (0, 0) })
+            }
             Err(error) => Err(PfsError::io(&path, "stat")(error)),
         }
     }
 
     /// Another has taken `dataset/` away since, or is about to.
     pub(super) fn is_moving(&self, prefix: &Prefix, seen: Identity) -> Result<bool> {
-        Ok(self.identity()? != seen || flush::is_swapped(prefix, self.age.epoch, self.age.id)?)
+        Ok(self.identity()?.file != seen.file || flush::is_swapped(prefix, self.age.epoch, self.age.id)?)
     }
 
     /// What was found may be of a moment at which another was publishing.
@@ -55,12 +67,17 @@ impl Collection {
         found: &Result<Outcome>,
     ) -> bool {
         let is_moving = || seen.is_some_and(|seen| self.is_moving(prefix, seen).unwrap_or(false));
+        let has_changed =
+            || seen.is_some_and(|seen| self.identity().is_ok_and(|now| now.changed != seen.changed));
         match found {
             Ok(Outcome::Published(_) | Outcome::Stored | Outcome::Superseded { .. })
             | Err(PfsError::Superseded(..)) => false,
             Err(PfsError::Locked { .. }) => true,
             Err(PfsError::Io { source, .. }) if is_gone(source) => true,
-            Ok(Outcome::Waits { .. } | Outcome::Hindered(_)) | Err(_) => is_moving(),
+            // Nothing was made by then: whatever has changed, another has changed it. Who was about
+            // to publish and gave way has taken it away and put it back.
+            Ok(Outcome::Waits { .. }) => is_moving() || has_changed(),
+            Ok(Outcome::Hindered(_)) | Err(_) => is_moving(),
         }
     }
 }
@@ -70,11 +87,16 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESTALE)
 }
 
-/// Whether there is time for another look after so many. A second one is had in any case.
+/// Whether there is time for another look after so many; waits a little before it. A second one is
+/// had in any case.
 pub(super) fn may_look(looks: u32, by: By<'_>) -> bool {
     let is_late = match by {
         By::Start(_, until) => until.is_some_and(|until| Instant::now() >= until),
         By::Node | By::Person(_) => false,
     };
-    looks < if is_late { 2 } else { LOOKS }
+    let may = looks < if is_late { 2 } else { LOOKS };
+    if may {
+        std::thread::sleep(PAUSE * 2_u32.saturating_pow(looks - 1));
+    }
+    may
 }
