@@ -5,7 +5,9 @@
 
 pub mod allocation;
 pub mod beside;
+pub mod boundary;
 pub mod bounded;
+pub mod caller;
 pub mod checkpoint_path;
 pub mod config;
 pub mod control;
@@ -13,6 +15,7 @@ pub mod daemon;
 pub mod dataset;
 #[cfg(feature = "fuse")]
 pub mod doctor;
+pub mod errno;
 pub mod faults;
 pub mod fs;
 #[cfg(feature = "fuse")]

@@ -10,12 +10,12 @@ use std::fmt::Debug;
 
 use scrfs::control::codec::{self, Decoder};
 use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Hello, Welcome};
-use scrfs::daemon::catalog_file;
 use scrfs::dataset::{CatalogIndex, Layout};
 use scrfs::hash::codec::{pack, unpack};
 use scrfs::hash::{decode_file, decode_record, encode, framed, record_size};
 use scrfs::ids::NodeRank;
 use scrfs::path::RelPath;
+use scrfs::record::catalog_file;
 use scrfs::record::{AnyRecord, Rank2File, RecordKind, RedundancyFileName, RedundancyHeader, detect};
 use scrfs::redundancy::geometry::{Geometry, LogicalFile, Part, blocks};
 use scrfs::status::survives;

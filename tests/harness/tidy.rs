@@ -2,6 +2,7 @@
 //! `suites/tidy.rs` runs them all; what is allowed, and why, stands in tables at the end of this
 //! file.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -218,6 +219,71 @@ pub fn purity(sources: &[Source]) -> Vec<String> {
     broken
 }
 
+/// A struct has about a dozen fields at most; `WIDE` has those that have more, which are to get
+/// narrower.
+pub fn fields(sources: &[Source]) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut wide = BTreeMap::new();
+    for source in sources.iter().filter(|s| s.is("rs") && s.path.contains("/src/")) {
+        let code = source.code();
+        let mut lines = code.iter().map(|(_, line)| line.as_str());
+        while let Some(line) = lines.next() {
+            let Some((before, after)) = line.split_once("struct ").filter(|_| line.ends_with('{')) else {
+                continue;
+            };
+            let indent = before.len() - before.trim_start().len();
+            let is_field = |line: &&str| {
+                let inner = line.get(indent + 4..).unwrap_or_default();
+                line[..line.len().min(indent + 4)].trim().is_empty()
+                    && inner.starts_with(char::is_alphabetic)
+                    && inner.contains(": ")
+            };
+            let body =
+                lines.by_ref().take_while(|line| line.trim_end() != format!("{}}}", " ".repeat(indent)));
+            let count = body.filter(is_field).count();
+            if count > FIELDS_MAX {
+                let name = after.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+                wide.insert(format!("{}: {name}", source.path), count);
+            }
+        }
+    }
+    for (name, count) in &wide {
+        match WIDE.iter().find(|(known, _)| known == name) {
+            Some((_, most)) if count == most => {}
+            Some((_, most)) => broken.push(format!("{name}: {count} fields, and the table says {most}")),
+            None => broken.push(format!("{name}: {count} fields, more than {FIELDS_MAX}")),
+        }
+    }
+    let gone = WIDE.iter().filter(|(known, _)| !wide.contains_key(*known));
+    broken.extend(gone.map(|(known, _)| format!("{known}: no longer wide")));
+    broken
+}
+
+/// No two parts of the library import one another, save those of `CIRCLES`, which are to get
+/// fewer.
+pub fn circles(sources: &[Source]) -> Vec<String> {
+    let mut imports = BTreeSet::new();
+    for source in sources.iter().filter(|s| s.is("rs") && !s.path.contains("/tests")) {
+        let Some(inside) = source.path.strip_prefix("scrfs/src/") else { continue };
+        let part = inside.split(['/', '.']).next().unwrap_or_default();
+        for (_, line) in source.code() {
+            for other in line.split("crate::").skip(1) {
+                let end = other.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(other.len());
+                imports.insert((part.to_owned(), other[..end].to_owned()));
+            }
+        }
+    }
+    let is_mutual = |one: &str, other: &str| {
+        let has = |one: &str, other: &str| imports.contains(&(one.to_owned(), other.to_owned()));
+        one < other && has(one, other) && has(other, one)
+    };
+    let known = |one: &str, other: &str| CIRCLES.contains(&(one, other));
+    let mutual = imports.iter().filter(|(one, other)| is_mutual(one, other) && !known(one, other));
+    let mutual = mutual.map(|(one, other)| format!("{one} and {other} import one another"));
+    let gone = CIRCLES.iter().filter(|(one, other)| !is_mutual(one, other));
+    mutual.chain(gone.map(|(one, other)| format!("{one} and {other}: no circle any more"))).collect()
+}
+
 /// Notes to oneself, tests that do not run, and somebody's own directories do not belong here.
 pub fn words(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
@@ -363,6 +429,37 @@ const FENCED: &[(&str, &str)] = &[
     ("scrfs/tests/posix/fence.rs", "calls that a program makes and that have no safe wrapper"),
     ("tests/mutations/allocations.rs", "a global allocator is an unsafe trait"),
 ];
+
+const FIELDS_MAX: usize = 12;
+
+/// Structs with more fields.
+const WIDE: [(&str, usize); 21] = [
+    ("coordinator/src/comm/mpi.rs: MpiTransport", 13),
+    ("coordinator/src/comm/sim.rs: SimTransport", 13),
+    ("coordinator/src/lead/advice.rs: Advice", 15),
+    ("coordinator/src/lead/loose.rs: Loose", 14),
+    ("scrfs/src/config/mod.rs: Config", 40),
+    ("scrfs/src/control/settings.rs: Settings", 20),
+    ("scrfs/src/daemon/node.rs: Node", 24),
+    ("scrfs/src/daemon/node.rs: NodeConfig", 17),
+    ("scrfs/src/daemon/state.rs: State", 19),
+    ("scrfs/src/doctor/facts.rs: Facts", 18),
+    ("scrfs/src/fs/attr.rs: Attr", 13),
+    ("scrfs/src/fs/mod.rs: FileSystem", 30),
+    ("scrfs/src/mount/mod.rs: Options", 15),
+    ("scrfs/src/status/mod.rs: DatasetStatus", 14),
+    ("scrfs/src/status/mod.rs: NodeStatus", 26),
+    ("tools/src/bin/scrfs-run/arguments.rs: Arguments", 17),
+    ("tools/src/bin/scrfs-run/arguments.rs: Job", 17),
+    ("tools/src/bin/scrfs-run/drive.rs: Driver", 14),
+    ("tools/src/bin/scrfs-run/supervise.rs: Supervisor", 45),
+    ("tools/src/bin/scrfs-run/supervise/message.rs: Look", 15),
+    ("tools/src/probe.rs: Report", 16),
+];
+
+/// Parts of the library that import one another.
+const CIRCLES: [(&str, &str); 4] =
+    [("config", "control"), ("dataset", "redundancy"), ("halt", "prefix"), ("mounted", "store")];
 
 /// Where only values go in and out.
 const PURE: [&str; 3] = ["coordinator/src/lead/", "scrfs/src/dataset/", "tools/src/bin/scrfs-run/supervise"];

@@ -10,13 +10,13 @@ use scrfs::control::{
     HeldDataset, HeldState, Hello, Inventory, MemberPart, PROTOCOL, Removed, Role, SealedFile, Settings,
     Start, VerifiedMember,
 };
-use scrfs::daemon::catalog_file;
 use scrfs::dataset::{
     Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Protections, Scheme, Stamp,
 };
 use scrfs::hash::{decode_record, encode};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
+use scrfs::record::catalog_file;
 use scrfs::record::{RecordKind, detect};
 use scrfs::status::{CoordinatorStatus, DatasetStatus, Elsewhere, NodeStatus, StoreStatus, survives};
 use scrfs::store::Store;

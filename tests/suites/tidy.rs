@@ -54,6 +54,30 @@ fn pure_logic_is_pure() {
 }
 
 #[test]
+fn structs_are_narrow() {
+    holds(tidy::fields);
+    // It bites.
+    let fields = "    pub(crate) f: u8,\n".repeat(13);
+    let source = Source { path: "scrfs/src/x.rs".into(), text: format!("pub struct Wide {{\n{fields}}}\n") };
+    let broken = tidy::fields(&[source]);
+    assert_eq!(broken.iter().filter(|text| text.contains("x.rs: Wide: 13")).count(), 1, "{broken:?}");
+}
+
+#[test]
+fn parts_do_not_import_one_another() {
+    holds(tidy::circles);
+    // It bites.
+    let source = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
+    let sources = [
+        source("scrfs/src/fs/open.rs", "use crate::daemon::Node;\n"),
+        source("scrfs/src/daemon/node.rs", "use crate::fs::FileSystem;\n// crate::log\n"),
+        source("scrfs/src/log.rs", "use crate::daemon::Node;\n"),
+    ];
+    let broken = tidy::circles(&sources);
+    assert_eq!(broken.iter().filter(|text| text.contains("import one another")).count(), 1, "{broken:?}");
+}
+
+#[test]
 fn nothing_is_left_lying_about() {
     holds(tidy::words);
 }

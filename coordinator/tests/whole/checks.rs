@@ -87,7 +87,10 @@ impl World {
         let all: Vec<_> = self.machines.iter().map(read).collect();
         assert!(all.windows(2).all(|two| two[0] == two[1]), "{POINTER} differs: {all:?}");
         let said = all.first().cloned().flatten();
-        if current.is_some() && self.programs.pointed.as_deref() == current {
+        if let Some((name, version)) = &self.programs.pointed
+            && current == Some(name.as_str())
+            && self.programs.marked[name].promised == Some(*version)
+        {
             assert_eq!(said.as_deref(), current, "{POINTER}");
         }
         let first = |name: &str| self.programs.marked[name].began.first();

@@ -6,8 +6,9 @@ use std::process::Child;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use scrfs::daemon::boundary::{Caller, Errno};
+use scrfs::caller::Caller;
 use scrfs::dataset::{Catalog, Layout};
+use scrfs::errno::Errno;
 use scrfs::fs::table::ROOT;
 use scrfs::fs::{Done, FileSystem, Opened};
 use scrfs::ids::DatasetId;
@@ -94,8 +95,9 @@ pub(crate) struct Programs {
     /// Of which datasets catalogs were committed, and which were said to be sealed.
     names: BTreeMap<DatasetId, Vec<u8>>,
     said: BTreeSet<DatasetId>,
-    /// What programs had the pointer file say last; none: that is not known.
-    pub(crate) pointed: Option<String>,
+    /// What programs had the pointer file say last, after which of its versions was marked; none:
+    /// that is not known.
+    pub(crate) pointed: Option<(String, usize)>,
 }
 
 impl Programs {
@@ -520,7 +522,8 @@ impl World {
         if self.programs.draft.as_ref().is_some_and(|draft| draft.name == name) {
             self.programs.draft = None;
         }
-        self.programs.pointed = outcome.is_ok().then(|| name.to_owned());
+        let version = self.programs.marked[name].versions.len() - 1;
+        self.programs.pointed = outcome.is_ok().then(|| (name.to_owned(), version));
         self.counts.pointers += u64::from(outcome.is_ok());
     }
 

@@ -107,11 +107,16 @@ are_reasons!(
     io::Error,
     Errno,
     crate::path::PathError,
-    crate::transfer::TransferError,
     crate::store::StoreError,
-    crate::prefix::PfsError,
     crate::control::client::ClientError,
+    crate::record::catalog_file::CatalogError,
 );
+
+impl From<crate::errno::Errno> for Reason {
+    fn from(errno: crate::errno::Errno) -> Self {
+        Self::with_errno(errno.to_string(), errno.0)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -20,10 +20,10 @@ use rustix::fs::StatVfs;
 use crate::control::Settings;
 use crate::lock::{Mutex, Rank};
 
-use super::boundary::Errno;
 use super::cache::Cache;
 use super::node::{Node, NodeConfig};
 use super::room::Moment;
+use crate::errno::Errno;
 
 /// A walk may take this part of the time.
 const WALKS: u32 = 20;

@@ -22,10 +22,10 @@ use crate::record::RedundancyFileName;
 use crate::store::beneath;
 use crate::stores::{Place, Stores};
 
-use super::boundary::MountedTree;
 use super::listing::regular_files;
 use super::members::taken;
 use super::state::Dataset;
+use crate::boundary::MountedTree;
 
 /// Inode numbers of the cache's file system, and the names that each has in a dataset.
 pub(super) type Inodes = HashMap<u64, Vec<RelPath>>;

@@ -6,7 +6,7 @@
 //! | `filemap_0.scrinfo` | members' files ([`super::filemap`]) |
 //! | `settings.json` | what the last coordinator brought: it holds until another one attaches, also for the next worker |
 //! | `advice.json` | what programs are advised: a worker that dies takes nothing of it back |
-//! | `dataset.<id>.scrinfo` | COMPLETE and the catalog ([`super::catalog_file`]) |
+//! | `dataset.<id>.scrinfo` | COMPLETE and the catalog ([`crate::record::catalog_file`]) |
 //!
 //! A change is made to a copy of the table, written, and then made to the table itself: what
 //! programs and the lead are told never runs ahead of storage. The filemap goes first, so that a
@@ -28,9 +28,9 @@ use crate::record::Record;
 use crate::store::{Store, StoreError};
 
 use super::cache::Cache;
-use super::catalog_file::{self, need, put};
 use super::filemap::{self, CacheNames, Filemap};
 use super::state::{Dataset, Origin, Part, State, Table};
+use crate::record::catalog_file::{self, need, put};
 
 const NODE: &str = "node.scrinfo";
 pub(crate) const FILEMAP: &str = "filemap_0.scrinfo";

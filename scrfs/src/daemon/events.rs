@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::fs::IoRecord;
+use crate::boundary::IoRecord;
 use crate::ids::DatasetId;
 use crate::lock::{Mutex, Rank};
 use crate::store::reserve::{Reserve, Use};

@@ -113,6 +113,32 @@ impl Node {
             monitor.cancel();
         }
         faults::hit("evict.begun")?;
+        self.take_out_of_sight(&dataset)?;
+        self.forget_generation(id);
+        self.cache.remove_own(id)?;
+        faults::hit("evict.removed")?;
+        let mut disk = self.disk.lock();
+        disk.remove_complete(id)?;
+        disk.change(&self.state, |table| drop(table.datasets.remove(&id))).map_err(Reason::from)
+    }
+
+    /// What a removal that failed has left in programs' sight goes out of that now, and its bytes
+    /// by and by: a restart presents nothing of it.
+    pub(super) fn hide_leaving(&self) -> Result<(), Reason> {
+        let is_seen = |dataset: &&Dataset| {
+            dataset.life.is_leaving() && (dataset.life.is_listed() || dataset.life.has_name())
+        };
+        let seen: Vec<Dataset> = self.state.lock().table.datasets.values().filter(is_seen).cloned().collect();
+        for dataset in seen {
+            self.take_out_of_sight(&dataset)?;
+            self.evict_in_background(dataset.id);
+        }
+        Ok(())
+    }
+
+    /// Before the name is free for a program's new directory.
+    fn take_out_of_sight(&self, dataset: &Dataset) -> Result<(), Reason> {
+        let id = dataset.id;
         if dataset.life.is_overwritten() && dataset.life.is_listed() && self.owns_name(id, &dataset.name) {
             // Without what it was built on its next generation is nothing.
             self.cache.put_away(id, &dataset.name)?;
@@ -120,7 +146,6 @@ impl Node {
                 self.journal.lock().forget(&top)?;
             }
         }
-        // Before the name is free for a program's new directory.
         if dataset.life.is_in_tree() && self.owns_name(id, &dataset.name) {
             self.cache.put_aside(id, &dataset.name)?;
         }
@@ -129,12 +154,9 @@ impl Node {
         } else if dataset.life.is_in_tree() {
             self.tree.thaw(&dataset.name);
         }
-        self.forget_generation(id);
-        self.cache.remove_own(id)?;
-        faults::hit("evict.removed")?;
-        let mut disk = self.disk.lock();
-        disk.remove_complete(id)?;
-        disk.change(&self.state, |table| drop(table.datasets.remove(&id))).map_err(Reason::from)
+        // It leaves, which that step does not change.
+        let _ = self.state.lock().table.step(id, &Step::Removed);
+        Ok(())
     }
 
     /// No other dataset, and no program's new directory, has the name in the tree by now.

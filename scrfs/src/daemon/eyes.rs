@@ -8,10 +8,12 @@ use crate::path::RelPath;
 use crate::status::people::hosts_for_people;
 use crate::status::{Changed, show};
 
-use super::boundary::{Caller, Errno, Eye};
 use super::node::Node;
 use super::report::state_word;
 use super::state::State;
+use crate::boundary::Eye;
+use crate::caller::Caller;
+use crate::errno::Errno;
 
 mod metrics;
 

@@ -192,10 +192,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::daemon::catalog_file::tests::example;
     use crate::daemon::state::Origin;
     use crate::dataset::CatalogIndex;
     use crate::dataset::lifecycle::Files;
+    use crate::record::catalog_file::tests::example;
 
     #[test]
     fn there_and_back_and_counts_the_redundancy_file() {

@@ -31,7 +31,6 @@ use crate::path::{PathError, RelPath};
 use crate::store::beneath;
 use crate::transfer::{Monitor, copy};
 
-use super::boundary::{Completion, Errno, Generation};
 use super::cache::{Inodes, Staged};
 use super::disk::Disk;
 use super::journal::Journal;
@@ -40,6 +39,8 @@ use super::members::{DataError, make_others, settle_file};
 use super::node::Node;
 use super::rounds::Answer;
 use super::state::Dataset;
+use crate::boundary::{Completion, Generation};
+use crate::errno::Errno;
 
 /// Which inodes the sealed generations have aside, of those whose next generation has begun. Its
 /// lock is taken before the disk's.

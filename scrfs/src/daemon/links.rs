@@ -22,17 +22,17 @@ use rustix::fs::{AtFlags, Stat, XattrFlags};
 use rustix::io::Errno;
 
 use crate::control::Reason;
+use crate::dataset::{INVALID, MARKER};
 use crate::faults;
-use crate::fs::{INVALID, MARKER};
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 use crate::store::beneath;
 use crate::stores::PRIMARY;
 use crate::transfer::Monitor;
 
-use super::boundary;
 use super::cache::{Cache, Instead, Staged, sync_directories};
 use super::node::Node;
+use crate::errno;
 
 /// Bytes of a list of extended attributes, and of a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const XATTR_BYTES_MAX: usize = 65_536;
@@ -107,7 +107,7 @@ impl Node {
                 *names.entry(inode).or_default() += count;
             }
         };
-        let unseen = |errno: boundary::Errno| io::Error::from_raw_os_error(errno.0);
+        let unseen = |errno: errno::Errno| io::Error::from_raw_os_error(errno.0);
         let top = self.tree.backing_directory(name).map_err(unseen)?;
         for other in [MARKER, INVALID] {
             match rustix::fs::statat(&top, other, AtFlags::SYMLINK_NOFOLLOW) {

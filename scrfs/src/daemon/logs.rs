@@ -29,12 +29,12 @@ use crate::store::beneath;
 use crate::transfer::copy::{Seen, copy};
 use crate::transfer::{Monitor, sparse};
 
-use super::boundary::Generation;
 use super::cache::{Instead, Staged};
 use super::listing::entry_of;
 use super::members::settle_file;
 use super::node::Node;
 use super::state::Dataset;
+use crate::boundary::Generation;
 
 /// Bytes that the kernel is asked to copy at once: a seal that is given up ends between two.
 const CHUNK: u64 = 16 << 20;

@@ -17,11 +17,13 @@ use crate::control::{Event, LooseRules, Reason};
 use crate::faults;
 use crate::ids::RequestId;
 
-use super::boundary::{Caller, Completion, Errno, Look, Marking};
 use super::loose_store::LooseStore;
 use super::node::Node;
 use super::state::State;
 use super::waiting::Wanted;
+use crate::boundary::{Completion, Look, Marking};
+use crate::caller::Caller;
+use crate::errno::Errno;
 
 /// Names that are told to stay on this node.
 const STAYING_TOLD: usize = 64;

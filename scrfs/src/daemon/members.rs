@@ -25,9 +25,9 @@ use crate::store::beneath;
 use crate::transfer::pfs::restore_attributes;
 
 use super::cache::{self, Staged};
-use super::catalog_file;
 use super::node::Node;
 use super::state::{Dataset, Origin, Part, RedundancyFile};
+use crate::record::catalog_file;
 
 /// Why a worker's request failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,12 +1,13 @@
 //! The daemon of one node: its two halves and the loop that ties them to the coordinator.
 //!
 //! The mounted tree (what programs see) is one half, the node (datasets, filemap, coordinator) the
-//! other; they meet in [`boundary`]. This module is the node. In reading order:
+//! other; they meet in [`crate::boundary`]. This module is the node. In reading order:
 //!
 //! * [`node`]: [`Node`] and its life; `service`: coordinators and tools that connect; `commands`
 //!   hands each command to the thread that carries it out.
-//! * `state`, `disk`: what the node knows, and how that is kept on storage; `catalog_file` and
-//!   `filemap` are its forms, `journal` the cheap record of new files, `cache` where bytes are.
+//! * `state`, `disk`: what the node knows, and how that is kept on storage; its forms are
+//!   [`crate::record::catalog_file`] and `filemap`; `journal` is the cheap record of new files,
+//!   `cache` where bytes are.
 //! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze,
 //!   commit, drop; `quiet`: before the freeze; `promise`: between it and the commit; `logs`: what
 //!   stays open meanwhile; `links`: files of several names.
@@ -22,13 +23,10 @@
 //! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of
 //!   the lead.
 
-pub mod boundary;
-pub mod catalog_file;
 pub mod node;
 
 mod bound;
 mod cache;
-pub(crate) mod callers;
 mod changes;
 mod checkpoint_path;
 mod commands;

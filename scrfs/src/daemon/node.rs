@@ -20,7 +20,6 @@ use crate::store::{Store, StoreError};
 use crate::stores::{PRIMARY, Stores};
 
 use super::bound::{Bound, bound_of};
-use super::boundary::MountedTree;
 use super::cache::Cache;
 use super::copies::Arriving;
 use super::disk::Disk;
@@ -37,6 +36,7 @@ use super::state::{Origin, State};
 use super::stores::CacheStore;
 use super::waiting::Waiting;
 use super::wishes::Wishes;
+use crate::boundary::MountedTree;
 
 /// Where a node lives and for whom.
 #[derive(Clone)]

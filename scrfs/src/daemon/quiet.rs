@@ -11,10 +11,10 @@ use crate::lock::{Condvar, Mutex};
 use crate::path::RelPath;
 use crate::transfer::Monitor;
 
-use super::boundary::Writer;
-use super::callers;
 use super::node::Node;
 use super::seal::GIVEN_UP;
+use crate::boundary::Writer;
+use crate::caller;
 
 /// How often leases are looked at while somebody writes who has no handle whose release would tell.
 const LEASE_TICK: Duration = Duration::from_millis(20);
@@ -117,7 +117,7 @@ impl Node {
         if tids.is_empty() {
             return None;
         }
-        let own = callers::with_ancestors(tids.into_iter());
+        let own = caller::with_ancestors(tids.into_iter());
         writers.iter().find(|writer| own.contains(&writer.pid))
     }
 }

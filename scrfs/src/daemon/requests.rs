@@ -14,13 +14,15 @@ use crate::ids::{DatasetId, RequestId};
 use crate::lock::MutexGuard;
 use crate::path::RelPath;
 
-use super::boundary::{Caller, Completion, Errno, Eye, GlobalRequests, Marking};
-use super::callers;
 use super::node::{Node, never_voted};
 use super::promise::Settling;
 use super::room::LOOK;
 use super::state::State;
 use super::waiting::{DIRECTORY_MAX, Waiter, Wanted, attached_bound};
+use crate::boundary::{Completion, Eye, GlobalRequests, IoRecord, Marking};
+use crate::caller;
+use crate::caller::Caller;
+use crate::errno::Errno;
 
 /// How often callers are looked at while any waits.
 const TICK: Duration = Duration::from_millis(50);
@@ -197,7 +199,7 @@ impl Node {
 
     fn interrupt_dying(&self, callers: Vec<(RequestId, u32)>) {
         for (request, tid) in callers {
-            if !callers::is_dying(tid) {
+            if !caller::is_dying(tid) {
                 continue;
             }
             // The lock is let go before the answer, which takes others.
@@ -479,7 +481,7 @@ impl GlobalRequests for Node {
         self.take_message(caller, text);
     }
 
-    fn record(&self, record: &crate::fs::IoRecord) {
+    fn record(&self, record: &IoRecord) {
         self.events.io(record);
     }
 

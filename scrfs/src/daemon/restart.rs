@@ -137,6 +137,7 @@ impl Node {
         let background: Vec<Vec<u8>> = self.state.lock().table.background.keys().cloned().collect();
         self.give_up_background(&background, "the job was started again");
         self.find_files()?;
+        self.hide_leaving()?;
         let held: Vec<Dataset> = self.state.lock().present().cloned().collect();
         let keep = self.tell_unsealed();
         for id in wanted {

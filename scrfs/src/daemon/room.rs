@@ -17,9 +17,9 @@ use crate::lock::MutexGuard;
 use crate::path::RelPath;
 use crate::stores::PRIMARY;
 
-use super::boundary::Errno;
 use super::node::Node;
 use super::state::State;
+use crate::errno::Errno;
 
 /// Time between two looks while programs may write; and where there is nothing to look at.
 pub(super) const LOOK: Duration = Duration::from_secs(1);

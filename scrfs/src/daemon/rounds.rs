@@ -19,10 +19,11 @@ use crate::path::RelPath;
 use crate::store::log::Log;
 use crate::store::{Store, StoreError};
 
-use super::boundary::{Completion, Errno};
 use super::node::Node;
 use super::shortage;
 use super::waiting::Wanted;
+use crate::boundary::Completion;
+use crate::errno::Errno;
 
 const NAME: &str = "rounds.journal";
 

@@ -23,8 +23,6 @@ use crate::path::RelPath;
 use crate::store::beneath;
 use crate::transfer::Monitor;
 
-use super::boundary::Generation;
-use super::catalog_file;
 use super::disk;
 use super::links::{Link, Linked};
 use super::listing::{Lost, entry_of, walk};
@@ -35,6 +33,8 @@ use super::promise::Settling;
 use super::quiet::Bell;
 use super::shortage;
 use super::state::{Dataset, Freezing, Origin, Part};
+use crate::boundary::Generation;
+use crate::record::catalog_file;
 
 /// What freezes.
 const FREEZES: &str = "scrfs-freeze";

@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn a_member_s_files_are_found_whatever_order_they_come_in() {
         let path = |n: u32| RelPath::new(format!("d{}/f{n}", n % 7)).unwrap();
-        let catalog = crate::daemon::catalog_file::tests::example();
+        let catalog = crate::record::catalog_file::tests::example();
         let (entry, copy) = catalog.files_of(Member(0)).next().unwrap();
         let file = |n: u32| {
             let copy = FileCopy { size: n.into(), ..copy.clone() };

@@ -23,10 +23,10 @@ use crate::transfer::user::Identity;
 use crate::transfer::{Monitor, TransferError, copy};
 
 use super::cache::{self, Staged};
-use super::catalog_file;
 use super::members::{file_name, make_others};
 use super::node::Node;
 use super::state::{Dataset, Origin, Part};
+use crate::record::catalog_file;
 
 /// What [`crate::control::Command::FetchMember`] says.
 pub(super) struct FetchOrder {

@@ -7,7 +7,9 @@ use crate::control::loose::LooseEntry;
 use crate::control::{DirOp, Event, SealedFile};
 use crate::ids::{DatasetId, RequestId};
 
-use super::boundary::{Caller, Completion, Errno, Marking};
+use crate::boundary::{Completion, Marking};
+use crate::caller::Caller;
+use crate::errno::Errno;
 
 /// A directory operation while a coordinator is attached.
 pub(super) const DIRECTORY_MAX: Duration = Duration::from_mins(2);

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, StatVfs};
 use rustix::io::Errno;
 
 use crate::dataset::Entry;
-use crate::fs::FLAT_DIRECTORY;
+use crate::dataset::FLAT;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 use crate::store::beneath;
@@ -67,7 +67,7 @@ impl Cache {
         }
         let flat = || {
             let top = entries.iter().find(|entry| entry.path.is_root());
-            top.is_some_and(|top| top.mode & FLAT_DIRECTORY == FLAT_DIRECTORY)
+            top.is_some_and(|top| top.mode & FLAT == FLAT)
         };
         let store = match self.tree_store(name)? {
             Some(store) => store,

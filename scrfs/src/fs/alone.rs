@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::FileSystem;
+use crate::boundary::{Completion, GlobalRequests, Marking, MountedTree};
+use crate::caller::Caller;
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, Marking, MountedTree};
+use crate::errno::Errno;
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 

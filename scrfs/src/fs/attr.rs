@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, Stat};
 
-use crate::daemon::boundary::Errno;
 use crate::dataset::{Entry as CatalogEntry, EntryKind, Stamp};
+use crate::errno::Errno;
 
 /// What a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

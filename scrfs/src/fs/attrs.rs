@@ -12,14 +12,15 @@ use super::attr::{Attr, Changes, SetTime};
 use super::data::MARKER_BYTES_MAX;
 use super::errno::{Stop, fail};
 use super::eyes::is_eye;
-use super::flat::FLAT;
 use super::inode::Inode;
 use super::names::inner_of;
 use super::place::Place;
 use super::wait::Done;
 use super::world::World;
 use super::{FileSystem, proc_path};
-use crate::daemon::boundary::{Caller, Errno};
+use crate::caller::Caller;
+use crate::dataset::FLAT;
+use crate::errno::Errno;
 use crate::keep::decide::{Intent, Now};
 
 /// The kernel's own bound on a value and on a list of names (XATTR_SIZE_MAX).

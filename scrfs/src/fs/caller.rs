@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::descriptors::Bound;
-use crate::daemon::boundary::Caller;
-use crate::daemon::callers::is_dying;
+use crate::caller::Caller;
+use crate::caller::is_dying;
 use crate::lock::Mutex;
 
 /// Longest environment that is searched for a rank.
@@ -275,7 +275,7 @@ fn writes(info: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::place::MARKER;
+    use crate::dataset::MARKER;
 
     #[test]
     fn a_stat_line_with_a_hostile_name() {

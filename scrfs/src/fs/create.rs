@@ -13,7 +13,8 @@ use super::place::Place;
 use super::wait::Done;
 use super::world::World;
 use super::{Entry, FileSystem, proc_path};
-use crate::daemon::boundary::{Caller, Errno};
+use crate::caller::Caller;
+use crate::errno::Errno;
 use crate::path::RelPath;
 
 /// What mknod or symlink makes.

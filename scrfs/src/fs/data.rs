@@ -18,7 +18,8 @@ use super::open::own_flags;
 use super::place::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path};
-use crate::daemon::boundary::{Caller, Errno};
+use crate::caller::Caller;
+use crate::errno::Errno;
 use crate::keep::decide::{Intent, Now};
 
 /// The marker is no data file.

@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::FileSystem;
 use super::inode::{Backing, Inode};
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::lock::Mutex;
 
 /// This part of what the process may have is kept back, within bounds.

@@ -12,8 +12,9 @@ use super::place::Place;
 use super::wait::Done;
 use super::world::World;
 use super::{Entry, FileSystem};
+use crate::caller::Caller;
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Errno};
+use crate::errno::Errno;
 use crate::path::RelPath;
 use crate::store::beneath;
 
@@ -182,7 +183,7 @@ impl FileSystem {
         self.attempt(caller, step, Box::new(finish));
     }
 
-    /// May `op` be done here? The vote of [`crate::daemon::boundary::MountedTree::prepare`].
+    /// May `op` be done here? The vote of [`crate::boundary::MountedTree::prepare`].
     pub(crate) fn vote(&self, world: &World, op: &DirOp) -> Result<(), Errno> {
         for path in super::world::paths_of(op) {
             if self.names.reserved(path) || self.names.fixed(path) {

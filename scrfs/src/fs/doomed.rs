@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::place::RESERVED_AT_ROOT;
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::faults;
 use crate::lane::{Hands, Lane};
 use crate::lock::{Condvar, Mutex};

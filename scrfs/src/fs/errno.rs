@@ -1,7 +1,7 @@
 //! Errors of system calls keep their number on the way to the program.
 
 use super::inode::Backing;
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::ids::DatasetId;
 use crate::path::{PathError, RelPath};
 

@@ -19,7 +19,9 @@ use super::names::{Entry, LOCAL};
 use super::open::{Data, Opened};
 use super::place::RESERVED_AT_ROOT;
 use super::table::ROOT;
-use crate::daemon::boundary::{Caller, Errno, Eye};
+use crate::boundary::Eye;
+use crate::caller::Caller;
+use crate::errno::Errno;
 use crate::lock::Mutex;
 
 /// Marks numbers of inodes and handles in here. Those of inodes of our own begin at 2^56 and are

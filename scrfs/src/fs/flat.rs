@@ -29,20 +29,18 @@ use super::errno::{Need, Stop, fail};
 use super::inode::Inode;
 use super::listing::{DirEntry, Looks};
 use super::names::inner_of;
-use super::place::{INVALID, MARKER, Place};
+use super::place::Place;
 use super::rules::Rules;
 use super::sealed::{Name, Sealed};
 use super::wait::Done;
 use super::world::World;
 use super::{FileSystem, proc_path};
+use crate::caller::Caller;
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Errno};
+use crate::dataset::{FLAT, INVALID, MARKER};
+use crate::errno::Errno;
 use crate::lock::Mutex;
 use crate::path::RelPath;
-
-/// These mode bits together, which mean nothing on a directory and which nobody sets, mark a flat
-/// dataset's.
-pub(crate) const FLAT: u32 = libc::S_ISUID | libc::S_ISVTX;
 
 /// How many different things are said of names, at most: programs make names without end.
 const SAID_MAX: usize = 256;

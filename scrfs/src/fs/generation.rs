@@ -24,9 +24,11 @@ use super::sealed::Sealed;
 use super::wait::Done;
 use super::world::World;
 use super::{Entry, FileSystem};
+use crate::boundary::Generation;
+use crate::caller::Caller;
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Errno, Generation};
 use crate::dataset::{Entry as CatalogEntry, EntryKind};
+use crate::errno::Errno;
 use crate::keep::decide::Intent;
 use crate::path::RelPath;
 

@@ -12,7 +12,7 @@ use super::caller::Process;
 use super::descriptors::Bound;
 use super::inode::{Inode, Key};
 use super::listing::{Listings, Snapshot};
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::keep::Keep;
 use crate::keep::intents::{is_resent, number_of};
 use crate::keep::records::{KeptFd, KeptFile};

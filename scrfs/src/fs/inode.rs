@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use super::nodes::Nodes;
 use super::parked;
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::keep::records::KeptFd;
 use crate::lock::{Mutex, Rank, RwLock};
 

@@ -15,7 +15,7 @@ use super::inode::Key;
 use super::place::Place;
 use super::sealed::Sealed;
 use crate::control::DirOp;
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::ids::RequestId;
 use crate::keep::decide::{Intent, Now};
 

@@ -22,7 +22,8 @@ use super::place::Place;
 use super::sealed::Name;
 use super::table::ROOT;
 use super::world::World;
-use crate::daemon::boundary::{Caller, Errno};
+use crate::caller::Caller;
+use crate::errno::Errno;
 use crate::path::RelPath;
 use crate::store::beneath;
 

@@ -15,9 +15,11 @@ use super::errno::fail;
 use super::place::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path, sys};
+use crate::boundary::Look;
+use crate::caller::Caller;
 use crate::control::loose::{LooseEntry, LooseKind};
-use crate::daemon::boundary::{Caller, Errno, Look};
 use crate::dataset::Stamp;
+use crate::errno::Errno;
 use crate::stores::PRIMARY;
 
 impl FileSystem {

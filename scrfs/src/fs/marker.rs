@@ -15,7 +15,9 @@ use super::caller::dying_by_signal;
 use super::handles::Handle;
 use super::place::Place;
 use super::wait::Done;
-use crate::daemon::boundary::{Caller, Errno, Marking};
+use crate::boundary::Marking;
+use crate::caller::Caller;
+use crate::errno::Errno;
 use crate::path::RelPath;
 
 impl FileSystem {

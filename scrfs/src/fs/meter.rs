@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use crate::boundary::IoRecord;
 
 use super::attr::stat_of;
 use super::handles::Handle;
@@ -30,30 +30,6 @@ pub(crate) enum Failing {
     Sync = 4,
     /// fallocate(2), copy_file_range(2).
     Allocate = 8,
-}
-
-/// One file, from its first open to its last close.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct IoRecord {
-    /// Relative to the mount's root, as it was called when it was opened first.
-    pub path: String,
-    /// Who opened it first.
-    pub uid: u32,
-    /// How often it was opened.
-    pub opens: u32,
-    /// Bytes read; not known where the kernel serves the file.
-    pub bytes_read: Option<u64>,
-    /// Bytes written; where the kernel serves the file, what it has grown by. `None`: it was
-    /// changed and has not grown.
-    pub bytes_written: Option<u64>,
-    /// How the bytes are known: `daemon`, or `size`: from size and times.
-    pub measured: &'static str,
-    /// From the first open to the last close.
-    pub seconds_open: f64,
-    /// Bytes known, read and written, by seconds.
-    pub bytes_per_second: u64,
-    /// Bits of what failed as far as the daemon was asked: 1 read, 2 write, 4 sync, 8 allocate.
-    pub errors: u32,
 }
 
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! in; `eyes` are files that are not there, `meter` records what is done with files; `tree` is what
 //! the node asks of the mount ([`MountedTree`]).
 //!
-//! [`MountedTree`]: crate::daemon::boundary::MountedTree
+//! [`MountedTree`]: crate::boundary::MountedTree
 
 pub mod alone;
 pub mod attr;
@@ -65,18 +65,16 @@ use rustix::fs::{Mode, OFlags};
 pub use self::attr::{Attr, Changes, Kind, SetTime};
 pub use self::attrs::Value;
 pub use self::create::NewNode;
-pub(crate) use self::flat::FLAT as FLAT_DIRECTORY;
 pub use self::handles::Handle;
 pub use self::listing::{DirEntry, Taken};
-pub use self::meter::IoRecord;
 pub use self::names::{Entry, Suspects};
 pub use self::open::{Data, Opened};
 use self::place::Namespace;
-pub(crate) use self::place::{INVALID, MARKER};
 pub use self::restore::Registered;
 use self::table::Table;
 pub use self::wait::Done;
-use crate::daemon::boundary::{Errno, GlobalRequests};
+use crate::boundary::GlobalRequests;
+use crate::errno::Errno;
 use crate::keep::Keep;
 use crate::lane::Hands;
 use crate::lock::{Mutex, Rank, RwLock};

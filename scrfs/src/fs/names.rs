@@ -14,13 +14,14 @@ use super::errno::{Stop, fail};
 use super::eyes::is_eye;
 use super::inode::{Backing, Inode, Key};
 use super::intent::key_at;
-use super::place::{MARKER, Place};
+use super::place::Place;
 use super::restore::mark_at;
 use super::sealed::Sealed;
 use super::wait::Done;
 use super::world::World;
-use crate::daemon::boundary::Errno;
+use crate::dataset::MARKER;
 use crate::dataset::{self, EntryKind};
+use crate::errno::Errno;
 use crate::path::RelPath;
 
 /// How long the kernel may keep names and attributes that only this node changes. Not longer:

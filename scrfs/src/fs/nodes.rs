@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::inode::{Backing, Inode, Key, Known};
 use super::parked::Pool;
 use super::table::{OWN_BOUND, ROOT, own_number};
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
 use crate::lock::Mutex;

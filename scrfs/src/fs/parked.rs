@@ -17,7 +17,7 @@ use super::attr::{key_of, stat_of};
 use super::descriptors::Bound;
 use super::inode::{Backing, Inode, Key};
 use super::nodes::{Held, Nodes};
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 
 /// Descriptors of inodes at most; and of what a process may have, this part: the rest is for open
 /// files.

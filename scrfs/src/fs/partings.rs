@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::lock::Mutex;
 
 /// Inodes that are remembered. Requests are answered within minutes, so old ones may be forgotten,

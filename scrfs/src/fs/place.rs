@@ -2,12 +2,9 @@
 //! reserved name.
 
 use crate::control::DirOp;
+use crate::dataset::{INVALID, MARKER};
 use crate::path::{PathError, RelPath};
 
-/// The marker's name at the top of a dataset's directory.
-pub const MARKER: &[u8] = b".complete";
-/// At the top of a dataset's directory it keeps the dataset from being sealed.
-pub(crate) const INVALID: &[u8] = b".invalid";
 /// Reserved at the top of a dataset's directory.
 pub(crate) const RESERVED_IN_DATASET: &[u8] = b".scr";
 /// Reserved at the mount's root; inside the tree the daemon keeps what it is about to delete there.

@@ -11,8 +11,9 @@ use super::errno::{Stop, fail};
 use super::names::inner_of;
 use super::wait::Done;
 use super::world::World;
+use crate::caller::Caller;
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Errno};
+use crate::errno::Errno;
 
 /// What became of a name, with the flat dataset that it was in.
 enum Gone {

@@ -23,7 +23,7 @@ use super::listing::Snapshot;
 use super::place::Place;
 use super::sealed::Sealed;
 use super::world::World;
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::keep::keeper::Keepers;
 use crate::keep::records::{KeptFile, KeptInode, SealedMark, mark_of};
 use crate::lock::{Mutex, Rank};

@@ -17,7 +17,8 @@ use rustix::thread::{
 
 use super::attr::stat_of;
 use super::{FileSystem, proc_path};
-use crate::daemon::boundary::{Caller, Errno};
+use crate::caller::Caller;
+use crate::errno::Errno;
 
 /// Capabilities as bits in /proc.
 const FOWNER: u64 = 1 << 3;

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 
 use super::attr::{key_of, stat_of};
-use super::flat::FLAT;
 use super::inode::Backing;
 use super::place::Place;
 use super::{FileSystem, proc_path};
-use crate::daemon::boundary::Errno;
+use crate::dataset::FLAT;
+use crate::errno::Errno;
 use crate::path::RelPath;
 use crate::store::beneath;
 use crate::stores::{PRIMARY, Stores};

@@ -7,7 +7,8 @@ use crate::path::NAME_BYTES_MAX;
 use crate::pattern::NamePattern;
 
 use super::flat::FlatName;
-use super::place::{INVALID, MARKER, Place, RESERVED_AT_ROOT, RESERVED_IN_DATASET};
+use super::place::{Place, RESERVED_AT_ROOT, RESERVED_IN_DATASET};
+use crate::dataset::{INVALID, MARKER};
 
 /// Numbers rules.
 static SERIAL: AtomicU64 = AtomicU64::new(1);

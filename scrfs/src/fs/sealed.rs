@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use super::attr::{Attr, Changes, stat_of};
 use super::inode::{Backing, Key};
-use super::place::MARKER;
-use crate::daemon::boundary::{Errno, Generation};
+use crate::boundary::Generation;
+use crate::dataset::MARKER;
 use crate::dataset::{CatalogIndex, Entry, EntryKind, Names, Stamp};
+use crate::errno::Errno;
 use crate::ids::DatasetId;
 use crate::lock::{Mutex, RwLock};
 use crate::path::RelPath;

@@ -16,7 +16,7 @@ use super::eyes::is_eye;
 use super::inode::{Backing, Inode, Key};
 use super::nodes::Nodes;
 use super::parked::{Pool, too_many};
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
 use crate::lock::{Mutex, Rank};

@@ -10,7 +10,8 @@ use super::FileSystem;
 use super::caller::fatal_signal_pending;
 use super::errno::Stop;
 use super::world::World;
-use crate::daemon::boundary::{Caller, Errno};
+use crate::caller::Caller;
+use crate::errno::Errno;
 use crate::lane::Hands;
 use crate::lock::{Condvar, Mutex};
 

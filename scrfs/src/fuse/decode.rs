@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
 
-use crate::daemon::boundary::{Caller, Errno};
+use crate::caller::Caller;
 use crate::dataset::Stamp;
+use crate::errno::Errno;
 use crate::fs::{Attr, DirEntry, Kind, SetTime};
 
 pub(super) fn caller(request: &Request) -> Caller {

@@ -17,7 +17,7 @@ use fuser::{
 use super::decode::{attr, caller, device_of, errno, kind, set_time};
 use super::names::Names;
 use super::{Adapter, backing};
-use crate::daemon::boundary::Errno;
+use crate::errno::Errno;
 use crate::faults;
 use crate::fs::{Changes, Data, Done, Entry, NewNode, Opened, Taken, Value};
 

@@ -101,6 +101,8 @@ pub enum PfsError {
     },
 }
 
+crate::control::are_reasons!(PfsError);
+
 impl PfsError {
     pub(super) fn io(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();

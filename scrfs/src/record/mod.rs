@@ -19,6 +19,7 @@
 //! | `rank2file.scr`, `rank2file.0.<i>.scr` | [`Rank2FileNode`], [`Rank2FileLeaf`]; [`Rank2File`] reads either | [`rank2file`] |
 //! | `index.scr` | [`Index`] | [`index`] |
 //! | `flush.scr`, `halt.scr`, `nodes.scr`, `transfer.scrinfo` | [`FlushFile`], [`Halt`], [`Nodes`], [`Transfer`] | [`state`] |
+//! | `dataset.<id>.scrinfo`, which is not SCR's | [`crate::dataset::Catalog`] | [`catalog_file`] |
 //!
 //! [`detect`] tells which a file is. Maps are [`Ordered`]: their order is the file's, and for a
 //! member's files it is the order of its logical file. To make a record:
@@ -36,6 +37,7 @@
 //! ```
 
 mod attributes;
+pub mod catalog_file;
 pub mod descriptor;
 mod field;
 pub mod filemap;

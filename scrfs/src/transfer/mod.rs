@@ -58,6 +58,8 @@ pub enum TransferError {
     },
 }
 
+crate::control::are_reasons!(TransferError);
+
 impl TransferError {
     /// The errno to answer a program with.
     pub fn errno(&self) -> i32 {

@@ -32,8 +32,9 @@ use crossbeam_channel::Receiver;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 
-use super::boundary::{Caller, Errno, Eye, Generation, GlobalRequests, Marking, MountedTree, Writer};
 use super::{Node, NodeConfig};
+use crate::boundary::{Eye, Generation, GlobalRequests, Marking, MountedTree, Writer};
+use crate::caller::Caller;
 use crate::checkpoint_path::Chosen;
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
@@ -42,6 +43,7 @@ use crate::control::{
 };
 use crate::dataset::protection::to_stores;
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Protection, Scheme};
+use crate::errno::Errno;
 use crate::ids::{DatasetId, Epoch, Member, NodeRank};
 use crate::path::RelPath;
 use crate::patience::until;

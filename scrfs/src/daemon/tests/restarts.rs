@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::control::HeldState;
+use crate::dataset::lifecycle::Step;
 use crate::dataset::{Entry, EntryKind};
 
 #[test]
@@ -205,4 +206,24 @@ fn directories_are_united() {
     lead.send(Command::DirUnite { directories: vec![mine[0].clone(), other] });
     assert_eq!(lead.next(), Event::DirUnited);
     assert!(bench.tree.at(&path("theirs")).exists());
+}
+
+#[test]
+fn what_could_not_be_removed_is_not_presented() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    for (id, name) in [(1, "ck1"), (2, "ck2")] {
+        bench.write(&format!("{name}/f"), name.as_bytes());
+        lead.seal(id, name);
+    }
+    // Its removal has begun and failed.
+    bench.node.disk.lock().step(&bench.node.state, DatasetId(1), &Step::Leaves).unwrap();
+    assert!(bench.tree.is_sealed("ck1"));
+    let mut lead = bench.lead(2, Start::Restart);
+    lead.inventory();
+    lead.send(Command::Present { datasets: vec![DatasetId(2)] });
+    assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
+    assert!(!bench.tree.is_sealed("ck1") && !bench.tree.at(&path("ck1")).exists());
+    assert_eq!(std::fs::read(bench.tree.at(&path("ck2/f"))).unwrap(), b"ck2");
+    until("removed", || !bench.node.state.lock().table.datasets.contains_key(&DatasetId(1)));
 }

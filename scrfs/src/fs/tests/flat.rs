@@ -1,8 +1,8 @@
 //! Files of the checkpoint path that are datasets' by their names.
 
 use super::*;
-use crate::daemon::boundary::{Generation, Look};
-use crate::fs::flat::FLAT;
+use crate::boundary::{Generation, Look};
+use crate::dataset::FLAT;
 
 const PATTERN: &str = r"melt\.(.*?)\.\d+\.restart";
 

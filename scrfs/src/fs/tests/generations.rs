@@ -2,7 +2,7 @@
 //! the node does.
 
 use super::*;
-use crate::daemon::boundary::Generation;
+use crate::boundary::Generation;
 
 impl Bench {
     /// A sealed dataset of this node, `aside` for its next generation.

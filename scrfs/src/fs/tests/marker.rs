@@ -1,7 +1,7 @@
 //! Setting the marker.
 
 use super::*;
-use crate::daemon::boundary::{Generation, Writer};
+use crate::boundary::{Generation, Writer};
 use crate::fs::Data;
 use crate::patience::until;
 

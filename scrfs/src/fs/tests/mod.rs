@@ -16,12 +16,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::boundary::{Completion, GlobalRequests, Marking, MountedTree};
+use crate::caller::Caller;
 use crate::control::DirOp;
-use crate::daemon::boundary::{Caller, Completion, Errno, GlobalRequests, Marking, MountedTree};
 use crate::dataset::{
     Catalog, CatalogIndex, Entry as Sealed, EntryKind, FileCopy, Layout, MemberPlace, Protection,
     Protections, Scheme, Stamp,
 };
+use crate::errno::Errno;
 use crate::fs::table::ROOT;
 use crate::fs::{Changes, Done, Entry, FileSystem, Kind, NewNode, SetTime, Taken};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};

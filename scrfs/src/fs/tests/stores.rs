@@ -135,7 +135,7 @@ fn what_is_removed_goes_from_its_store() {
 fn flat_datasets_and_pointers_stay_in_the_first_store() {
     let bench = Bench::over_two("", rules());
     goes_to_other(&bench, true);
-    let mode = crate::fs::FLAT_DIRECTORY | 0o755;
+    let mode = crate::dataset::FLAT | 0o755;
     let op = DirOp::Make { path: path("flat"), mode, uid: me().uid, gid: me().gid };
     bench.fs.prepare(&op).unwrap();
     bench.fs.apply(&op).unwrap();
@@ -166,7 +166,7 @@ fn the_next_generation_is_put_together_in_its_store() {
     bench.seal(2, "two", &[("f", 6)]);
     let opening = bench.open(f, libc::O_WRONLY | libc::O_TRUNC);
     let Asked::Open(id, done) = bench.asked() else { panic!("not a generation") };
-    bench.fs.generation(id, crate::daemon::boundary::Generation { open: true, ..Default::default() });
+    bench.fs.generation(id, crate::boundary::Generation { open: true, ..Default::default() });
     done(Ok(()));
     let opened = now(&opening).unwrap();
     assert_eq!(bench.fs.write(Caller::default(), opened.fh, 0, b"new").unwrap(), 3);

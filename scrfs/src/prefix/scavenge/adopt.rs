@@ -180,6 +180,8 @@ pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
         looks += 1;
     };
     let outcome = match adopted {
+        // What was missing was on its way to its place.
+        Ok(Outcome::Waits { .. } | Outcome::Hindered(_)) if is_stored(prefix, age) => Outcome::Stored,
         Ok(outcome) => outcome,
         // By another, which has kept this one from it.
         Err(error) if is_stored(prefix, age) => {

@@ -37,12 +37,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::control::loose::Age;
-use crate::daemon::catalog_file;
 use crate::dataset::{Catalog, EntryKind, FileCopy};
 use crate::hash::{self, FieldError, FieldProblem, Hash, NulInText, Text};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
 use crate::plain;
+use crate::record::catalog_file;
 use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 

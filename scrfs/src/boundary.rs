@@ -1,43 +1,23 @@
-//! Where the two halves of a daemon meet: the mounted tree (what programs see) and the node
-//! (datasets, filemap, coordinator). Each half knows the other by one trait, so that either is
-//! tested with a stand-in.
+//! Where the two halves of a daemon meet: the mounted tree (what programs see, [`crate::fs`]) and
+//! the node (datasets, filemap, coordinator: [`crate::daemon`]). Each half knows the other by one
+//! trait, so that either is tested with a stand-in.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use serde::Serialize;
+
+use crate::caller::Caller;
+use crate::control::loose::LooseEntry;
 use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
-use crate::control::{Reason, loose::LooseEntry};
 use crate::dataset::{CatalogIndex, Names};
+use crate::errno::Errno;
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
 
-/// An errno; never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{}", std::io::Error::from_raw_os_error(self.0))]
-pub struct Errno(pub i32);
-
-impl From<Errno> for Reason {
-    fn from(errno: Errno) -> Self {
-        Self::with_errno(errno.to_string(), errno.0)
-    }
-}
-
 /// Called once with the outcome of a request that other nodes take part in. Must not block.
 pub type Completion = Box<dyn FnOnce(Result<(), Errno>) + Send>;
-
-/// The process that made a request, as far as the kernel tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Caller {
-    /// Thread id in the daemon's pid namespace; 0 = unknown.
-    pub tid: u32,
-    /// File-system uid.
-    pub uid: u32,
-    /// File-system gid.
-    pub gid: u32,
-    /// The kernel's number of the request; 0 = none.
-    pub unique: u64,
-}
 
 /// A file of the mount that is not on the tree (DESIGN 4.10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +38,30 @@ pub enum Eye {
     Status,
     /// The same as JSON.
     StatusJson,
+}
+
+/// What programs did with one file, from its first open to its last close.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IoRecord {
+    /// Relative to the mount's root, as it was called when it was opened first.
+    pub path: String,
+    /// Who opened it first.
+    pub uid: u32,
+    /// How often it was opened.
+    pub opens: u32,
+    /// Bytes read; not known where the kernel serves the file.
+    pub bytes_read: Option<u64>,
+    /// Bytes written; where the kernel serves the file, what it has grown by. `None`: it was
+    /// changed and has not grown.
+    pub bytes_written: Option<u64>,
+    /// How the bytes are known: `daemon`, or `size`: from size and times.
+    pub measured: &'static str,
+    /// From the first open to the last close.
+    pub seconds_open: f64,
+    /// Bytes known, read and written, by seconds.
+    pub bytes_per_second: u64,
+    /// Bits of what failed as far as the daemon was asked: 1 read, 2 write, 4 sync, 8 allocate.
+    pub errors: u32,
 }
 
 /// How a marker was set.
@@ -160,7 +164,7 @@ pub trait GlobalRequests: Send + Sync {
     }
 
     /// What programs did with a file; only while it is wanted ([`MountedTree::record_io`]).
-    fn record(&self, _record: &crate::fs::IoRecord) {}
+    fn record(&self, _record: &IoRecord) {}
 
     /// What is known of `path` in dataset `name`, of the dataset itself where the path is its root:
     /// names and values.

@@ -1,6 +1,19 @@
-//! What /proc tells of the processes that wait for an answer.
+//! Who makes a request, and what /proc tells of the processes that wait for an answer.
 
 use std::collections::HashSet;
+
+/// The process that made a request, as far as the kernel tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// Thread id in the daemon's pid namespace; 0 = unknown.
+    pub tid: u32,
+    /// File-system uid.
+    pub uid: u32,
+    /// File-system gid.
+    pub gid: u32,
+    /// The kernel's number of the request; 0 = none.
+    pub unique: u64,
+}
 
 /// Signals whose default action does not end a process: SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP,
 /// SIGTTIN, SIGTTOU, SIGURG, SIGWINCH.
@@ -66,7 +79,7 @@ fn is_fatal(status: &Status) -> bool {
 }
 
 /// The processes of `tids` and all their ancestors, as process ids.
-pub(super) fn with_ancestors(tids: impl Iterator<Item = u32>) -> HashSet<u32> {
+pub(crate) fn with_ancestors(tids: impl Iterator<Item = u32>) -> HashSet<u32> {
     let mut found = HashSet::new();
     for tid in tids {
         let mut next = status_of(tid).map(|status| (status.tgid, status.parent));

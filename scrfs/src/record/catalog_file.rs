@@ -3,12 +3,12 @@
 //! That this file is there, whole, *is* the record: it is written in one commit when all members
 //! have voted.
 
+use super::{Crc32, Word};
 use crate::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Scheme};
 use crate::hash::codec::pack_with_values;
 use crate::hash::{self, FieldError, FieldProblem, FormatError, Hash, NulInText, Text, framed};
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
-use crate::record::{Crc32, Word};
 use crate::redundancy::FAILURES;
 
 mod lines;
@@ -37,14 +37,12 @@ pub enum CatalogError {
     Wrong(String),
 }
 
-crate::control::are_reasons!(CatalogError);
-
 fn wrong<T>(text: impl Into<String>) -> Result<T, CatalogError> {
     Err(CatalogError::Wrong(text.into()))
 }
 
 /// Refuses a catalog whose parts do not fit together, so that nobody else needs to doubt one.
-pub(super) fn validate(catalog: &Catalog) -> Result<(), CatalogError> {
+pub(crate) fn validate(catalog: &Catalog) -> Result<(), CatalogError> {
     if catalog.id.0 == 0 {
         return wrong("dataset id 0");
     }
@@ -77,7 +75,7 @@ pub(super) fn validate(catalog: &Catalog) -> Result<(), CatalogError> {
 }
 
 /// Refuses what cannot be the name of a directory in the checkpoint path.
-pub(super) fn validate_name(name: &[u8]) -> Result<RelPath, CatalogError> {
+pub(crate) fn validate_name(name: &[u8]) -> Result<RelPath, CatalogError> {
     match RelPath::new(name) {
         Ok(path) if path.names().count() == 1 => Ok(path),
         Ok(_) => wrong("a dataset's name is one directory's name"),
@@ -182,11 +180,11 @@ pub fn decode(bytes: &[u8]) -> Result<Catalog, CatalogError> {
     Ok(catalog)
 }
 
-pub(super) fn put(tree: &mut Hash, key: &'static str, value: impl Into<Text>) {
+pub(crate) fn put(tree: &mut Hash, key: &'static str, value: impl Into<Text>) {
     tree.append(key.into(), Hash::value(value));
 }
 
-pub(super) fn need<T>(found: Result<Option<T>, FieldError>, key: &'static str) -> Result<T, FieldError> {
+pub(crate) fn need<T>(found: Result<Option<T>, FieldError>, key: &'static str) -> Result<T, FieldError> {
     found?.ok_or_else(|| FieldError::at(key, FieldProblem::Missing))
 }
 
@@ -218,11 +216,11 @@ fn utf8(tree: &Hash, key: &'static str) -> Result<String, CatalogError> {
     }
 }
 
-pub(super) fn crc_text(crc: u32) -> Text {
+pub(crate) fn crc_text(crc: u32) -> Text {
     Crc32(crc).to_word()
 }
 
-pub(super) fn crc_of(text: &Text) -> Result<u32, FieldError> {
+pub(crate) fn crc_of(text: &Text) -> Result<u32, FieldError> {
     Crc32::from_word(text).map(|Crc32(crc)| crc).map_err(|problem| FieldError::at("CRC", problem))
 }
 
@@ -261,11 +259,11 @@ fn scheme_of(word: &Text, failures: u8) -> Result<Scheme, CatalogError> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::dataset::{Entry, FileCopy, Stamp};
 
-    pub(in crate::daemon) fn example() -> Catalog {
+    pub(crate) fn example() -> Catalog {
         let stamp = Stamp { secs: -5, nsecs: 7 };
         let entry = |path: &str, kind| Entry {
             path: RelPath::new(path).unwrap(),
