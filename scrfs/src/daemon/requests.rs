@@ -171,30 +171,28 @@ impl Node {
 
     /// Ends the waits of those who die, and those whose bound has passed.
     fn look_at_waiters(&self, state: &mut MutexGuard<'_, State>) {
-        {
-            let callers: Vec<_> = state
-                .waiting
-                .waiters
-                .values()
-                .filter(|waiter| waiter.caller.tid != 0)
-                .map(|waiter| (waiter.request, waiter.caller.tid))
-                .collect();
-            MutexGuard::unlocked(state, || self.interrupt_dying(callers));
-            let expired = self.expired(state);
-            let given_up = state.attached.is_none()
-                && state
-                    .lost_at
-                    .is_some_and(|lost| self.now().duration_since(lost) >= self.coordinator_wait(state));
-            if given_up {
-                state.lost_at = None;
-            }
-            MutexGuard::unlocked(state, || {
-                if given_up {
-                    self.successor_did_not_come();
-                }
-                self.answer_expired(expired);
-            });
+        let callers: Vec<_> = state
+            .waiting
+            .waiters
+            .values()
+            .filter(|waiter| waiter.caller.tid != 0)
+            .map(|waiter| (waiter.request, waiter.caller.tid))
+            .collect();
+        MutexGuard::unlocked(state, || self.interrupt_dying(callers));
+        let expired = self.expired(state);
+        let given_up = state.attached.is_none()
+            && state
+                .lost_at
+                .is_some_and(|lost| self.now().duration_since(lost) >= self.coordinator_wait(state));
+        if given_up {
+            state.lost_at = None;
         }
+        MutexGuard::unlocked(state, || {
+            if given_up {
+                self.successor_did_not_come();
+            }
+            self.answer_expired(expired);
+        });
     }
 
     fn interrupt_dying(&self, callers: Vec<(RequestId, u32)>) {

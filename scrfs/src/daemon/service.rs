@@ -203,8 +203,6 @@ impl Service for Node {
 }
 
 impl Node {
-    /// Begins or ends the records of what programs do with files; a successor of this worker goes
-    /// on with it.
     /// A new mount's state, for the workers to come.
     pub(super) fn remember_new(&self) {
         let epoch = self.state.lock().table.epoch;
@@ -226,6 +224,8 @@ impl Node {
         }
     }
 
+    /// Begins or ends the records of what programs do with files; a successor of this worker goes
+    /// on with it.
     fn switch_records(&self, on: bool, uid: u32) -> Answer {
         let disk = self.disk.lock();
         let kept = if on { disk.store().commit(RECORD_IO, b"") } else { disk.store().remove(RECORD_IO) };

@@ -329,7 +329,6 @@ impl FileSystem {
         self.wakes.lock().retain(|(other, _)| other != name);
     }
 
-    /// Names directly in a directory of the tree, without reserved ones.
     /// Things went that nobody listed.
     fn await_deletion(&self) -> Result<(), Errno> {
         self.changed();
@@ -340,6 +339,7 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Names directly in a directory of the tree, without reserved ones.
     pub(super) fn names_below(&self, dir: &RelPath) -> Result<Vec<(RelPath, FileType)>, Errno> {
         let fd = self.open_in_tree(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let mut found = Vec::new();
