@@ -5,6 +5,7 @@
 //! Beside "no panic", each checks that what was accepted says the same when it is written and read
 //! again.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt::Debug;
 
@@ -107,8 +108,8 @@ fn catalog(bytes: &[u8]) {
 }
 
 fn costs(layout: &Layout) {
-    assert_eq!(survives(layout, true).iter().filter(|(_, kept)| !kept).count(), 0);
-    let _ = survives(layout, false);
+    assert_eq!(survives(layout, &BTreeSet::new(), true).iter().filter(|(_, kept)| !kept).count(), 0);
+    let _ = survives(layout, &BTreeSet::new(), false);
 }
 
 /// Frames with messages of the control protocol; all bytes as a message between coordinators, and

@@ -1,5 +1,6 @@
 //! Whole inputs: every file that SCR wrote, and what we write.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -315,11 +316,12 @@ fn status() -> NodeStatus {
         hosts: hosts(),
         flushed: false,
         flush_failed: None,
+        restoring: 1,
         scrubbed: Some(scrfs::status::Scrubbed { at_us: 5, found: 1, left: Some("f".into()) }),
         changed: None,
         current: true,
         progress: Some((1, 99)),
-        survives: survives(&catalog().layout, false),
+        survives: survives(&catalog().layout, &BTreeSet::new(), false),
     };
     NodeStatus {
         version: 1,

@@ -15,6 +15,7 @@ mod install;
 mod interrupt;
 mod keyboard;
 mod launchers;
+mod lazy;
 mod leftovers;
 mod limits;
 mod logs;

@@ -266,7 +266,7 @@ fn flip(cluster: &Cluster, job: &str, node: usize, file: &str) {
 
 /// Every node writes two files into dataset `name`, and its marker is set; their checksums where
 /// they were written.
-fn seal_two_each(job: &Job<'_>, nodes: usize, name: &str) -> Vec<String> {
+pub(super) fn seal_two_each(job: &Job<'_>, nodes: usize, name: &str) -> Vec<String> {
     job.on(0).run(&format!("mkdir {SCR}/{name}")).must();
     for node in 0..nodes {
         let line = format!(
@@ -280,7 +280,7 @@ fn seal_two_each(job: &Job<'_>, nodes: usize, name: &str) -> Vec<String> {
 }
 
 /// Checksums of the files that `of` wrote, as node `node` reads them.
-fn sums(job: &Job<'_>, node: usize, of: usize, name: &str) -> String {
+pub(super) fn sums(job: &Job<'_>, node: usize, of: usize, name: &str) -> String {
     job.on(node).run(&format!("cd {SCR}/{name} && md5sum big.{of} small.{of}")).must().to_owned()
 }
 
@@ -294,7 +294,7 @@ fn idle(job: &Job<'_>) -> Running {
 }
 
 /// Is the program itself running there? It is started once all mounts present their datasets.
-fn runs(job: &Job<'_>, node: usize) -> bool {
+pub(super) fn runs(job: &Job<'_>, node: usize) -> bool {
     job.on(node).run("pgrep -f '^(/bin/)?sleep 600$'").ok()
 }
 
@@ -312,7 +312,7 @@ fn await_listed(job: &Job<'_>, name: &str) {
     }
 }
 
-fn state(job: &Job<'_>, node: usize, name: &str) -> (String, bool) {
+pub(super) fn state(job: &Job<'_>, node: usize, name: &str) -> (String, bool) {
     let status = job.status(node).unwrap_or_default();
     let datasets = status["datasets"].as_array().cloned().unwrap_or_default();
     let found = datasets.iter().find(|d| d["name"] == name).cloned().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! What every part of the lead shares: who takes part, the settings, the time, the known datasets,
 //! and the outputs of the step that runs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use scrfs::control::{Command, Settings, Severity};
 use scrfs::dataset::{Catalog, Layout, Protection};
@@ -222,6 +222,24 @@ impl Cluster {
         highest_seen.map_or(base, |seen| base.max(seen.saturating_add(1)))
     }
 
+    /// No node has these members of a known dataset; the others give them back while programs run.
+    pub(super) fn lacks(&mut self, id: DatasetId, absent: BTreeSet<Member>) {
+        if !absent.is_empty() {
+            self.send_all(Command::MarkAbsent { id, members: absent.iter().copied().collect() });
+            self.datasets.lacks(id, absent);
+        }
+    }
+
+    /// A member is on its node, where it may have been absent.
+    pub(super) fn restored(&mut self, id: DatasetId, member: Member) {
+        let Some(absent) = self.datasets.restored(id, member) else { return };
+        let members: Vec<Member> = absent.iter().copied().collect();
+        if members.is_empty() {
+            self.note(format!("dataset {id}: all its members are on their nodes again"));
+        }
+        self.send_all(Command::MarkAbsent { id, members });
+    }
+
     /// Says so when `layout` cannot stand the loss of a node.
     pub(super) fn note_unprotected(&mut self, catalog: &Catalog) {
         if let Some(why) = unprotected(&catalog.layout) {
@@ -233,7 +251,7 @@ impl Cluster {
 
 /// Why the loss of some node would lose data; `None` when none would.
 fn unprotected(layout: &Layout) -> Option<String> {
-    let lost: Vec<String> = scrfs::status::survives(layout, false)
+    let lost: Vec<String> = scrfs::status::survives(layout, &BTreeSet::new(), false)
         .into_iter()
         .filter_map(|(host, survives)| (!survives).then_some(host))
         .collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use scrfs::control::Settings;
 use scrfs::dataset::Catalog;
-use scrfs::ids::{DatasetId, Epoch};
+use scrfs::ids::{DatasetId, Epoch, Member};
 
 use super::policy::Cached;
 
@@ -17,13 +17,15 @@ pub(super) struct Known {
     pub(super) flushed: bool,
     /// A newer generation has, or had, its place: no node lists it any more.
     pub(super) replaced: bool,
+    /// Members that no node has; the others can give them back.
+    pub(super) absent: BTreeSet<Member>,
 }
 
 impl Known {
     /// As the rules of the caches see it.
     pub(super) fn cached(&self, settings: &Settings) -> Cached<'_> {
         let flushed = self.flushed && settings.fetch;
-        Cached { id: self.catalog.id, layout: &self.catalog.layout, flushed }
+        Cached { id: self.catalog.id, layout: &self.catalog.layout, whole: self.absent.is_empty(), flushed }
     }
 }
 
@@ -55,7 +57,25 @@ impl Datasets {
             replaced |= age(&known.catalog) > age(&catalog);
             known.replaced |= age(&known.catalog) < age(&catalog);
         }
-        self.listed.insert(catalog.id, Known { catalog, flushed, replaced });
+        self.listed.insert(catalog.id, Known { catalog, flushed, replaced, absent: BTreeSet::new() });
+    }
+
+    /// No node has these members of it.
+    pub(super) fn lacks(&mut self, id: DatasetId, members: BTreeSet<Member>) {
+        if let Some(known) = self.listed.get_mut(&id) {
+            known.absent = members;
+        }
+    }
+
+    /// Those with absent members, in no order; without those that have failed.
+    pub(super) fn lacking(&self) -> impl Iterator<Item = &Known> {
+        self.listed.values().filter(|known| !known.absent.is_empty())
+    }
+
+    /// A member is on its node; what is still absent, if this one was.
+    pub(super) fn restored(&mut self, id: DatasetId, member: Member) -> Option<&BTreeSet<Member>> {
+        let known = self.listed.get_mut(&id).or_else(|| self.failed.get_mut(&id))?;
+        known.absent.remove(&member).then_some(&known.absent)
     }
 
     pub(super) fn put_aside(&mut self, id: DatasetId) {

@@ -18,6 +18,7 @@ use super::cluster::Cluster;
 use super::directories::{Hold, paths};
 use super::jobs::Share;
 use super::mend::{Mended, Mending, Mends, Missed};
+use super::restore::Restores;
 use crate::job::{Job, JobId, JobResult};
 
 /// Copies that run at once; others wait in order.
@@ -116,6 +117,7 @@ pub(super) struct Fetches {
     ended: bool,
     /// Their copies on the PFS were marked FAILED.
     failed_there: BTreeSet<DatasetId>,
+    restores: Restores,
 }
 
 impl Fetches {
@@ -152,6 +154,7 @@ impl Fetches {
         }
         later.append(&mut self.queue);
         self.queue = later;
+        self.wanted.extend(self.restores.due(cluster));
         let touched = |cluster: &Cluster, id: DatasetId| {
             cluster.datasets.any(id).is_some_and(|known| round_touches(&known.catalog.name))
         };
@@ -163,7 +166,6 @@ impl Fetches {
             }
             self.wanted.remove(&(id, member));
             if let Err(missed) = self.mends.begin(cluster, id, member) {
-                self.ended = true;
                 self.mended(cluster, &Mended { id, member, result: Err(missed) });
             }
         }
@@ -179,6 +181,12 @@ impl Fetches {
     /// A member of this dataset is being rebuilt, or will be.
     pub(super) fn rebuilding(&self, id: DatasetId) -> bool {
         self.mends.busy(id) || self.wanted.iter().any(|(wanted, _)| *wanted == id)
+    }
+
+    /// Datasets with members that are on no node, and will be.
+    pub(super) fn restored(&self, cluster: &Cluster) -> BTreeMap<DatasetId, Vec<u8>> {
+        let lacking = cluster.datasets.lacking().filter(|known| self.restores.goes_on(known));
+        lacking.map(|known| (known.catalog.id, known.catalog.name.clone())).collect()
     }
 
     /// Whether a rebuild has ended since this was asked.
@@ -205,6 +213,10 @@ impl Fetches {
         }
         for (copy, host) in copies {
             if !fetch.tried.insert(copy.member) {
+                continue;
+            }
+            if known.absent.contains(&copy.member) {
+                fetch.bad.insert(copy.member);
                 continue;
             }
             let Some(from) = cluster.rank_of(&host) else {
@@ -302,9 +314,10 @@ impl Fetches {
         let mine = |fetch: &Fetch| matches!(&fetch.step, Step::Sending(_, _, running, _) if *running == job);
         let Some((key, fetch)) = self.all.iter_mut().find(|(_, fetch)| mine(fetch)) else {
             let Some(mending) = self.mends.job(cluster, share) else { return false };
-            if let Mending::Ended(mended) = mending {
-                self.ended = true;
-                self.mended(cluster, &mended);
+            if let Mending::Ended(all) = mending {
+                for mended in all {
+                    self.mended(cluster, &mended);
+                }
             }
             return true;
         };
@@ -339,6 +352,12 @@ impl Fetches {
 
     /// All fetches that waited for the rebuild of this member go on.
     fn mended(&mut self, cluster: &mut Cluster, mended: &Mended) {
+        self.ended = true;
+        if mended.result.is_ok() {
+            self.wanted.remove(&(mended.id, mended.member));
+        } else {
+            self.restores.failed(cluster, mended.id, mended.member);
+        }
         let waits = |fetch: &Fetch| {
             fetch.file.id == mended.id
                 && matches!(fetch.step, Step::Rebuilding(member) if member == mended.member)

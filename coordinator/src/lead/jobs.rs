@@ -58,11 +58,6 @@ impl Jobs {
         self.running.insert(cluster.start(job), answers);
     }
 
-    /// None was started.
-    pub(super) fn is_empty(&self) -> bool {
-        self.running.is_empty()
-    }
-
     /// Nodes whose cache had no room for what was to come there.
     pub(super) fn full(&self) -> &BTreeSet<NodeRank> {
         &self.full

@@ -255,12 +255,11 @@ impl Loose {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use scrfs::control::loose::{LooseBase, LooseEntry, LooseKind, LooseStamp, LooseVersion};
     use scrfs::ids::{Epoch, NodeRank, RequestId};
 
     use super::super::flush::tests::catalog;
+    use super::super::recover::Chosen;
     use super::*;
     use crate::lead::Output;
     use crate::settings::tests::settings;
@@ -333,7 +332,7 @@ mod tests {
             assert!(loose.inventory(NodeRank(node), inventory));
         }
         let newest = Catalog { epoch: Epoch(8), ..catalog(8) };
-        assert!(loose.present(&mut cluster, &[(Arc::new(newest), false)], false));
+        assert!(loose.present(&mut cluster, &[Chosen::cached(newest)], false));
         assert_eq!(loose.sealed.keys().copied().collect::<Vec<_>>(), [age(8, 8)]);
         let forgotten = cluster.take_outputs().into_iter().find_map(|output| match output {
             Output::Command(nodes, Command::LooseForget { datasets, .. }) => Some((nodes.len(), datasets)),

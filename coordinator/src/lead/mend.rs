@@ -1,11 +1,11 @@
-//! Bad members rebuilt where they are, while programs run: from the other members of the set, on
-//! the holder's own node (DESIGN 4.6). No place changes, so nothing is committed: until the new
-//! files are whole and verified the daemon keeps what it has, and what it has recorded of the
-//! member is true all the time.
+//! Bad members, and those that no node has ([`super::restore`]), rebuilt while programs run: from
+//! the other members of the set, on the node that the catalog names (DESIGN 4.6). No place changes,
+//! so nothing is committed: until the new files are whole and verified the daemon keeps what it
+//! has, and what it has recorded of the member is true all the time.
 //!
-//! One rebuild per member, whoever waits for it. Its dataset is not removed and not evicted
-//! meanwhile. Others of its set that turn out to be bad meanwhile are rebuilt with it, where the
-//! scheme survives that.
+//! One rebuild per member, whoever waits for it; absent members of a set are rebuilt together. Its
+//! dataset is not removed and not evicted meanwhile. Others of its set that turn out to be bad
+//! meanwhile are rebuilt with it, where the scheme survives that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use scrfs::ids::{DatasetId, Member, NodeRank};
 
 use super::answers::Answers;
 use super::cluster::Cluster;
+use super::datasets::Known;
 use super::jobs::Share;
 use super::rebuild::MemberFiles;
 use crate::job::{Job, JobId, JobOutput, JobResult, SetMember};
@@ -69,6 +70,8 @@ struct Running {
     then: Option<Vec<u32>>,
     /// Nothing more is tried after it.
     last: bool,
+    /// No node has had it yet.
+    absent: bool,
     answers: Answers<JobResult>,
 }
 
@@ -78,7 +81,8 @@ impl Running {
         let name = catalog.name.clone();
         let job = Job::Rebuild { catalog, set: set.clone(), lost: lost.clone() };
         let answers = Answers::of(job.nodes());
-        Self { job: cluster.start(job), name, set, lost, then: None, last: false, answers }
+        let (then, last, absent) = (None, false, false);
+        Self { job: cluster.start(job), name, set, lost, then, last, absent, answers }
     }
 
     /// The members that are rebuilt, and where.
@@ -127,7 +131,8 @@ impl Running {
 #[derive(Debug)]
 pub(super) enum Mending {
     Running,
-    Ended(Mended),
+    /// The member that was wanted, and others that were rebuilt with it.
+    Ended(Vec<Mended>),
 }
 
 /// A rebuild that ended.
@@ -165,10 +170,11 @@ impl Mends {
         let Some(known) = cluster.datasets.any(id) else {
             return Err(Missed::passing("its dataset is not there any more"));
         };
-        let (set, at) = plan(cluster, &known.catalog, member)?;
-        let catalog = Arc::clone(&known.catalog);
-        let running = Running::start(cluster, catalog, set, vec![at]);
-        cluster.log(format!("member {member} of dataset {id} is bad and is being rebuilt from its set"));
+        let (set, lost) = plan(cluster, known, member)?;
+        let (catalog, absent) = (Arc::clone(&known.catalog), known.absent.contains(&member));
+        let running = Running { absent, ..Running::start(cluster, catalog, set, lost) };
+        let state = if absent { "on no node" } else { "bad" };
+        cluster.log(format!("member {member} of dataset {id} is {state} and is being rebuilt from its set"));
         self.running.insert((id, member), running);
         Ok(())
     }
@@ -187,14 +193,10 @@ impl Mends {
         let (id, member) = key;
         if let Some(lost) = running.then.take() {
             // Whether it succeeded or not: the next try tells.
-            for placed in running.targets().filter(|target| running.is_placed(target.node)) {
-                *self.rebuilt.entry((id, placed.member)).or_default() += 1;
-                // What could not be given back without it may be now.
-                self.lost.retain(|(of, _), _| *of != id);
-            }
+            self.count_placed(cluster, id, &running);
             let Some(known) = cluster.datasets.any(id) else {
                 let result = Err(Missed::passing("its dataset is not there any more"));
-                return Some(Mending::Ended(Mended { id, member, result }));
+                return Some(Mending::Ended(vec![Mended { id, member, result }]));
             };
             let catalog = Arc::clone(&known.catalog);
             let again = Running { last: true, ..Running::start(cluster, catalog, running.set, lost) };
@@ -223,29 +225,44 @@ impl Mends {
             self.running.insert(key, running);
             return Some(Mending::Running);
         }
-        for placed in running.targets().filter(|target| running.is_placed(target.node)) {
-            *self.rebuilt.entry((id, placed.member)).or_default() += 1;
-            // What could not be given back without it may be now.
-            self.lost.retain(|(of, _), _| *of != id);
-        }
+        let mut ended = self.count_placed(cluster, id, &running);
+        ended.retain(|placed| placed.member != member);
         let result =
             if running.is_placed(target) { Ok(()) } else { Err(Missed::of(cluster, &running.answers)) };
         let host = cluster.host(target).to_owned();
         match &result {
+            Ok(()) if running.absent => {
+                cluster.note(format!("member {member} of dataset {id} is rebuilt on {host} from its set"));
+            }
             Ok(()) => cluster.warn(format!(
                 "member {member} of dataset {id} was bad on {host} and is rebuilt from its set"
             )),
             Err(missed) => {
                 let text = &missed.reason;
+                let state = if running.absent { "on no node" } else { "bad" };
                 cluster.warn(format!(
-                    "member {member} of dataset {id} is bad on {host} and cannot be rebuilt: {text}"
+                    "member {member} of dataset {id} is {state} and cannot be rebuilt on {host}: {text}"
                 ));
                 if missed.bad {
                     self.lost.insert(key, text.clone());
                 }
             }
         }
-        Some(Mending::Ended(Mended { id, member, result }))
+        ended.push(Mended { id, member, result });
+        Some(Mending::Ended(ended))
+    }
+
+    /// The members that a rebuild has put on their nodes.
+    fn count_placed(&mut self, cluster: &mut Cluster, id: DatasetId, running: &Running) -> Vec<Mended> {
+        let placed = running.targets().filter(|target| running.is_placed(target.node));
+        let placed: Vec<Member> = placed.map(|target| target.member).collect();
+        for &member in &placed {
+            *self.rebuilt.entry((id, member)).or_default() += 1;
+            // What could not be given back without it may be now.
+            self.lost.retain(|(of, _), _| *of != id);
+            cluster.restored(id, member);
+        }
+        placed.into_iter().map(|member| Mended { id, member, result: Ok(()) }).collect()
     }
 
     /// How often this member was rebuilt.
@@ -258,9 +275,10 @@ impl Mends {
         self.running.keys().any(|(running, _)| *running == id)
     }
 
-    /// A rebuild of another member of this dataset runs.
+    /// A rebuild of another member of its set runs.
     pub(super) fn rebuilds_other(&self, id: DatasetId, member: Member) -> bool {
-        self.running.keys().any(|(running, other)| *running == id && *other != member)
+        let running = self.running.iter().filter(|((running, other), _)| *running == id && *other != member);
+        running.flat_map(|(_, running)| &running.set).any(|of_set| of_set.member == member)
     }
 
     /// A rebuild of the dataset of this name runs.
@@ -269,16 +287,20 @@ impl Mends {
     }
 }
 
-/// Who takes part in the rebuild of `member` on its own node, in ring order, and where in that the
-/// member is.
-fn plan(cluster: &Cluster, catalog: &Catalog, member: Member) -> Result<(Vec<SetMember>, u32), Missed> {
-    let layout = &catalog.layout;
-    let found = layout.sets.iter().find_map(|set| Some((set, set.iter().position(|m| *m == member)?)));
-    let Some((set, at)) = found else { return Err(Missed::bad("it is in no set")) };
-    if !layout.survives(set, &[at]) {
+/// Who takes part in the rebuild of `member` on its own node, in ring order, and the positions in
+/// that of those that are rebuilt.
+fn plan(cluster: &Cluster, known: &Known, member: Member) -> Result<(Vec<SetMember>, Vec<u32>), Missed> {
+    let (catalog, layout) = (&known.catalog, &known.catalog.layout);
+    let Some(set) = layout.sets.iter().find(|set| set.contains(&member)) else {
+        return Err(Missed::bad("it is in no set"));
+    };
+    let is_lost = |at: &usize| set[*at] == member || known.absent.contains(&set[*at]);
+    let lost: Vec<usize> = (0..set.len()).filter(is_lost).collect();
+    if !layout.survives(set, &lost) {
         return Err(Missed::bad("its set cannot give a member back"));
     }
     let files = MemberFiles::of_all(catalog);
+    let lost = lost.into_iter().filter_map(|at| u32::try_from(at).ok()).collect();
     let mut nodes = Vec::with_capacity(set.len());
     for member in set {
         let host = layout.members.get(member.0 as usize).map_or("?", |place| place.host.as_str());
@@ -287,5 +309,5 @@ fn plan(cluster: &Cluster, catalog: &Catalog, member: Member) -> Result<(Vec<Set
         };
         nodes.push(files.on(*member, node));
     }
-    Ok((nodes, u32::try_from(at).unwrap_or(u32::MAX)))
+    Ok((nodes, lost))
 }

@@ -25,12 +25,14 @@ mod loose_set;
 mod markers;
 mod mend;
 mod names;
+mod phases;
 mod policy;
 mod prefix;
 mod rebuild;
 mod recover;
 mod refetch;
 mod requests;
+mod restore;
 mod saving;
 mod scrub;
 mod seal;
@@ -55,8 +57,8 @@ use self::flush::Flushes;
 use self::jobs::Share;
 use self::loose::{Loose, Now};
 use self::names::name_of;
+use self::phases::Phase;
 use self::policy::MS;
-use self::recover::Recover;
 use self::scrub::Scrubs;
 use self::seal::Seals;
 use self::settle::Settle;
@@ -133,13 +135,6 @@ enum Survey {
     Known(Contents),
     /// It failed or took too long.
     Unknown,
-}
-
-#[derive(Debug)]
-enum Phase {
-    Settling(Box<Settle>),
-    Recovering(Box<Recover>),
-    Serving,
 }
 
 /// The lead of one epoch.
@@ -482,14 +477,18 @@ impl Running {
         }
         let cluster = &mut self.cluster;
         let may_give_ids = !matches!(self.survey, Survey::Asked(_));
-        while self.seals.begin(cluster, may_give_ids, |name| self.directories.round_touches(name)) {}
+        let restored = self.fetches.restored(cluster);
+        // The next generation carries on what is on nodes.
+        let is_held =
+            |name: &[u8]| self.directories.round_touches(name) || restored.values().any(|of| of == name);
+        while self.seals.begin(cluster, may_give_ids, is_held) {}
         let asks = self.loose.asks();
         self.directories.begin(cluster, |op| match self.fetches.hold(op) {
             Hold::Free if asks && directories::renames_dataset(op) => Hold::Wait,
             Hold::Free => self.seals.hold(op),
             held => held,
         });
-        self.flushes.begin(cluster, |id| self.fetches.rebuilding(id));
+        self.flushes.begin(cluster, |id| self.fetches.rebuilding(id) || restored.contains_key(&id));
         self.scrubs.begin(cluster, |id| self.fetches.rebuilding(id));
         if !self.directories.renames_datasets() {
             self.loose.begin(cluster);
@@ -501,83 +500,5 @@ impl Running {
             self.evict();
         }
         self.make_room_for_fetches();
-    }
-
-    fn change_phase(&mut self) {
-        if matches!(&self.phase, Phase::Settling(settle) if settle.done() && self.loose.told()) {
-            let restart = matches!(&self.phase, Phase::Settling(settle) if settle.start() == Start::Restart);
-            if restart && matches!(self.survey, Survey::Asked(_)) {
-                return;
-            }
-            if let Phase::Settling(settle) = std::mem::replace(&mut self.phase, Phase::Serving) {
-                if !restart {
-                    let undecided = settle.undecided.iter();
-                    self.loose.dropped =
-                        undecided.map(|(&(epoch, id), name)| (Age { epoch, id }, name.clone())).collect();
-                }
-                self.loose.held =
-                    settle.held.iter().map(|(&id, held)| Age { epoch: held.epoch, id }).collect();
-                if restart {
-                    let contents = match &self.survey {
-                        Survey::Known(contents) => Some(contents.clone()),
-                        _ => None,
-                    };
-                    self.loose.tell_bound(&mut self.cluster);
-                    let recover = Recover::begin(&mut self.cluster, settle.held, contents);
-                    self.phase = Phase::Recovering(Box::new(recover));
-                } else {
-                    let advised = settle.advised();
-                    settle.hand_over(&mut self.cluster, &mut self.seals);
-                    let sealed = self.cluster.datasets.all().map(|catalog| catalog.created_us).max();
-                    self.advice.resume(self.cluster.now, &advised, sealed);
-                    let newest = self.cluster.datasets.newest_first();
-                    let current = newest.first().map(|known| (known.catalog.id, known.catalog.name.clone()));
-                    self.serve(current);
-                    self.loose.doubts = self.seals.doubts().map(loose::age_of).collect();
-                    let doubts = self.seals.doubts().map(|catalog| (catalog.name.clone(), catalog.id));
-                    let doubts: Vec<_> = doubts.collect();
-                    self.loose.attach(&mut self.cluster, &doubts);
-                }
-            }
-        }
-        if matches!(&self.phase, Phase::Recovering(recover) if recover.wants_survey())
-            && !matches!(self.survey, Survey::Asked(_))
-        {
-            self.survey = Survey::Asked(None);
-            self.cluster.pfs(PfsTask::Survey);
-        }
-        self.present();
-        if matches!(&self.phase, Phase::Recovering(recover) if recover.done())
-            && let Phase::Recovering(recover) = std::mem::replace(&mut self.phase, Phase::Serving)
-        {
-            let current = recover.current().map(|catalog| (catalog.id, catalog.name.clone()));
-            recover.hand_over(&mut self.cluster);
-            self.advice.begin(self.cluster.now);
-            self.serve(current);
-        }
-    }
-
-    /// Everything that is presented is found: when every node has what goes with it, it is
-    /// presented.
-    fn present(&mut self) {
-        let Phase::Recovering(recover) = &mut self.phase else { return };
-        let Some(found) = recover.found() else { return };
-        let cluster = &mut self.cluster;
-        let known = self.loose.joined()
-            || found.first().is_none_or(|(catalog, _)| self.loose.knows(loose::age_of(catalog)));
-        let there =
-            known || recover.current_in_prefix().is_none_or(|stored| self.loose.sets.wants(cluster, stored));
-        let stored = recover.current_in_prefix().is_some();
-        if there && self.loose.present(cluster, found, stored) {
-            recover.present(cluster, 0);
-        }
-    }
-
-    fn serve(&mut self, current: Option<(DatasetId, Vec<u8>)>) {
-        self.cluster.send_all(Command::Serve);
-        self.advise();
-        self.cluster.ready(current);
-        self.mark_flushed();
-        self.choose();
     }
 }

@@ -27,8 +27,17 @@ pub(super) fn flush_due(id: DatasetId, last: u64, every: u32) -> bool {
 pub(super) struct Cached<'a> {
     pub(super) id: DatasetId,
     pub(super) layout: &'a Layout,
+    /// All members are on their nodes.
+    pub(super) whole: bool,
     /// It is on the PFS, from where a restart fetches it.
     pub(super) flushed: bool,
+}
+
+impl Cached<'_> {
+    /// Any one node may be lost.
+    fn is_redundant(&self) -> bool {
+        self.whole && self.layout.is_redundant()
+    }
 }
 
 /// Of datasets, newest first, the one that newer ones do not take the place of, though they may be
@@ -38,8 +47,8 @@ pub(super) fn guard<'a>(
     mut newest_first: impl Iterator<Item = Cached<'a>>,
     settings: &Settings,
 ) -> Option<Cached<'a>> {
-    newest_first.next().filter(|newest| !newest.layout.is_redundant())?;
-    let guard = newest_first.find(|cached| cached.layout.is_redundant());
+    newest_first.next().filter(|newest| !newest.is_redundant())?;
+    let guard = newest_first.find(Cached::is_redundant);
     guard.filter(|guard| settings.cache_size > 1 && !guard.flushed)
 }
 
@@ -214,7 +223,7 @@ mod tests {
             let layouts: Vec<Layout> = all.chars().map(|c| layout(scheme(c), &[1, 1])).collect();
             let cached = || {
                 let numbered = (1..).map(DatasetId).zip(layouts.iter().zip(all.chars()));
-                numbered.map(|(id, (layout, c))| Cached { id, layout, flushed: c == 'X' })
+                numbered.map(|(id, (layout, c))| Cached { id, layout, whole: true, flushed: c == 'X' })
             };
             let mut kept = Kept::with(guard(cached(), &settings), &settings);
             cached().filter(|cached| kept.takes(cached.id, cached.layout, &settings)).fold(

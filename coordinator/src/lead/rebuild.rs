@@ -83,6 +83,8 @@ pub(super) struct Rebuild {
     may_make_room: bool,
     /// Nodes have data of an encoding that came to nothing.
     is_stale: bool,
+    /// Members that are rebuilt behind the programs, each where the catalog to come has it.
+    absent: BTreeSet<Member>,
     step: Step,
 }
 
@@ -98,8 +100,13 @@ impl Rebuild {
             }
         }
         let step = Step::Reading(revisions);
-        let (other_layout, lagging, full, is_stale) = Default::default();
-        Self { id, held, catalog: None, other_layout, lagging, full, may_make_room, is_stale, step }
+        let (other_layout, lagging, full, is_stale, absent) = Default::default();
+        Self { id, held, catalog: None, other_layout, lagging, full, may_make_room, is_stale, absent, step }
+    }
+
+    /// Members that no node has, and that are rebuilt while programs run.
+    pub(super) fn into_absent(self) -> BTreeSet<Member> {
+        self.absent
     }
 
     /// A node's catalog; `None` when it is not awaited.
@@ -280,7 +287,7 @@ impl Rebuild {
         let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".into()) };
         let places = found.with_targets(cluster, catalog, &self.full);
         let mut restored = Restored { places, ..Restored::default() };
-        let (mut jobs, mut rebuilt, files) = (Jobs::default(), Vec::new(), MemberFiles::of_all(catalog));
+        let (mut jobs, mut rebuilt, files) = (Vec::new(), Vec::new(), MemberFiles::of_all(catalog));
         for set in &catalog.layout.sets {
             let (lost, bare) = found.gone(set);
             let Some(repair) = catalog.layout.repair(set, &lost, &bare) else {
@@ -298,14 +305,27 @@ impl Rebuild {
                 set: set.iter().map(|member| files.on(*member, restored.places[member])).collect(),
                 lost: gone.iter().filter_map(|at| u32::try_from(*at).ok()).collect(),
             };
-            jobs.start(cluster, job);
+            jobs.push(job);
         }
         if jobs.is_empty() {
             return self.encode(cluster, restored);
         }
+        // Other sets are made of all members, and a catalog of the places that count.
+        let is_lazy = cluster.settings.restart.lazy
+            && restored.fresh.is_empty()
+            && Reencoding::sets(cluster, catalog, &restored).is_none();
         let text = told(cluster, catalog, &rebuilt, &restored.places);
+        if is_lazy {
+            cluster.note(format!("{text}, while programs run (SCRFS_RESTART=lazy)"));
+            self.absent = rebuilt.into_iter().collect();
+            return self.commit(cluster, &restored.places, None);
+        }
         cluster.note(text);
-        self.step = Step::Rebuilding(jobs, found, restored);
+        let mut started = Jobs::default();
+        for job in jobs {
+            started.start(cluster, job);
+        }
+        self.step = Step::Rebuilding(started, found, restored);
         Recovered::Running
     }
 

@@ -2,8 +2,9 @@
 //! prefix, or put together there from both ([`super::saving`]), until one is good: that is current.
 //! Older ones are then taken from the caches only. Then `Present`.
 
+mod candidate;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
 
 use scrfs::control::loose::Age;
 use scrfs::control::{Command, Event, Reason};
@@ -11,6 +12,8 @@ use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use scrfs::prefix::{Contents, StoredDataset};
 
+pub(super) use self::candidate::Chosen;
+use self::candidate::{Candidate, candidates};
 use super::Lack;
 use super::answers::Answers;
 use super::cluster::Cluster;
@@ -20,14 +23,6 @@ use super::rebuild::{Rebuild, Recovered};
 use super::refetch::Refetch;
 use super::saving::Saving;
 use super::settle::Held;
-
-/// A dataset that may be presented: what caches have of it, and what the prefix has.
-#[derive(Debug, Clone)]
-struct Candidate {
-    id: DatasetId,
-    held: Option<Held>,
-    stored: Option<StoredDataset>,
-}
 
 #[derive(Debug)]
 enum Step {
@@ -53,20 +48,6 @@ enum Step {
     Done,
 }
 
-impl Candidate {
-    fn age(&self) -> Option<(Epoch, DatasetId)> {
-        let held = self.held.as_ref().map(|held| held.epoch);
-        held.or(self.stored.as_ref().map(|stored| stored.epoch)).map(|epoch| (epoch, self.id))
-    }
-
-    /// What has another name in the prefix is another job's, from before this job used the prefix.
-    fn is(&self, stored: &StoredDataset) -> bool {
-        let held = self.held.as_ref().map(|held| &held.name);
-        let name = held.or(self.stored.as_ref().map(|stored| &stored.name));
-        self.age() == Some((stored.epoch, stored.id)) && name == Some(&stored.name)
-    }
-}
-
 /// The search for what to present.
 #[derive(Debug)]
 pub(super) struct Recover {
@@ -79,7 +60,7 @@ pub(super) struct Recover {
     /// Of these, those that the PFS kept from being published; `None`: what the prefix has is not
     /// known.
     hindered: Option<BTreeSet<Age>>,
-    chosen: Vec<(Arc<Catalog>, bool)>,
+    chosen: Vec<Chosen>,
     /// What caches have of candidates that cannot be presented.
     aside: Vec<(DatasetId, Held)>,
     /// Of these, former generations of what is presented: they leave when that is.
@@ -129,17 +110,19 @@ impl Recover {
 
     /// What a restart presents.
     pub(super) fn current(&self) -> Option<&Catalog> {
-        self.chosen.first().map(|(catalog, _)| &**catalog)
+        self.chosen.first().map(|chosen| &*chosen.catalog)
     }
 
     /// The chosen datasets become the known ones.
     pub(super) fn hand_over(self, cluster: &mut Cluster) {
-        for (catalog, flushed) in self.chosen {
+        for Chosen { catalog, flushed, absent } in self.chosen {
+            let id = catalog.id;
             if flushed {
                 cluster.send_all(Command::MarkFlushed(catalog.id));
             }
             cluster.note_unprotected(&catalog);
             cluster.datasets.insert(catalog, flushed);
+            cluster.lacks(id, absent);
         }
         for id in self.replaced {
             cluster.datasets.remove(id);
@@ -151,7 +134,7 @@ impl Recover {
     fn next(&mut self, cluster: &mut Cluster) {
         while let Some(candidate) = self.candidates.pop_front() {
             // Of two datasets of one name only the newer can be at that path.
-            let taken = |held: &Held| self.chosen.iter().any(|(chosen, _)| chosen.name == held.name);
+            let taken = |held: &Held| self.chosen.iter().any(|chosen| chosen.catalog.name == held.name);
             if candidate.held.as_ref().is_some_and(taken) {
                 self.replaced.push(candidate.id);
                 self.put_aside(cluster, candidate);
@@ -179,8 +162,8 @@ impl Recover {
     }
 
     /// The search is over: what is found, newest first.
-    pub(super) fn found(&self) -> Option<&[(Arc<Catalog>, bool)]> {
-        matches!(self.step, Step::Found).then_some(&self.chosen)
+    pub(super) fn found(&self) -> Option<&[Chosen]> {
+        matches!(self.step, Step::Found).then_some(&*self.chosen)
     }
 
     /// What the prefix has of current.
@@ -338,18 +321,19 @@ impl Recover {
             None => return false,
             Some(Recovered::Running) => {}
             Some(Recovered::Done(catalog)) => {
-                let (flushed, stored) = match std::mem::replace(&mut self.step, Step::Done) {
-                    Step::FromPrefix(candidate, _) => (true, candidate.stored),
-                    Step::FromCache(candidate, _) => {
+                let (flushed, stored, absent) = match std::mem::replace(&mut self.step, Step::Done) {
+                    Step::FromPrefix(candidate, _) => (true, candidate.stored, BTreeSet::new()),
+                    Step::FromCache(candidate, rebuild) => {
                         let stored = candidate.stored.filter(|stored| stored.usable && stored.is(&catalog));
-                        (candidate.held.as_ref().is_some_and(Held::flushed) || stored.is_some(), stored)
+                        let flushed = candidate.held.as_ref().is_some_and(Held::flushed) || stored.is_some();
+                        (flushed, stored, rebuild.into_absent())
                     }
-                    _ => (false, None),
+                    _ => (false, None, BTreeSet::new()),
                 };
                 if self.chosen.is_empty() {
                     self.stored = stored;
                 }
-                self.chosen.push((catalog, flushed));
+                self.chosen.push(Chosen { catalog, flushed, absent });
                 self.next(cluster);
             }
             Some(Recovered::NoRoom(reason)) => {
@@ -419,7 +403,7 @@ impl Recover {
         if self.chosen.is_empty() && tries == 0 {
             cluster.note("no complete dataset was found in the caches or the prefix".to_owned());
         }
-        let datasets = self.chosen.iter().map(|(catalog, _)| catalog.id).collect();
+        let datasets = self.chosen.iter().map(|chosen| chosen.catalog.id).collect();
         cluster.send_all(Command::Present { datasets });
         self.step = Step::Presenting { answers: Answers::of(cluster.nodes()), tries };
     }
@@ -570,23 +554,6 @@ fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
     }
 }
 
-/// Joins what caches and prefix have, newest (epoch, id) first.
-fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> VecDeque<Candidate> {
-    let mut all: BTreeMap<(Epoch, DatasetId), Candidate> = BTreeMap::new();
-    for (id, held) in held {
-        all.insert((held.epoch, id), Candidate { id, held: Some(held), stored: None });
-    }
-    for dataset in stored {
-        let key = (dataset.epoch, dataset.id);
-        let new = Candidate { id: dataset.id, held: None, stored: None };
-        let candidate = all.entry(key).or_insert(new);
-        if candidate.held.is_none() || candidate.is(&dataset) {
-            candidate.stored = Some(dataset);
-        }
-    }
-    all.into_values().rev().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -623,32 +590,5 @@ mod tests {
             (held.len(), stored.len(), drops.count())
         };
         assert_eq!([left(0), left(4), left(u64::MAX)], [(2, 2, 0), (1, 1, 1), (0, 0, 2)]);
-    }
-
-    #[test]
-    fn newest_first_from_caches_and_prefix() {
-        let held = |epoch: u64| Held {
-            epoch: Epoch(epoch),
-            name: b"ck".to_vec(),
-            nodes: BTreeMap::new(),
-            strangers: Vec::new(),
-        };
-        let stored = |epoch: u64, id: u64| StoredDataset {
-            id: DatasetId(id),
-            epoch: Epoch(epoch),
-            name: b"ck".to_vec(),
-            directory: b"/pfs/ck".to_vec(),
-            created_us: None,
-            usable: true,
-            current: false,
-        };
-        let caches = [(5, 3), (4, 3), (9, 2)].map(|(id, epoch)| (DatasetId(id), held(epoch)));
-        let other = StoredDataset { name: b"another job's".to_vec(), ..stored(2, 9) };
-        let found = candidates(caches.into(), vec![stored(3, 4), other, stored(1, 7), stored(4, 1)]);
-        let shown: Vec<_> = found.iter().map(|c| (c.id.0, c.held.is_some(), c.stored.is_some())).collect();
-        assert_eq!(
-            shown,
-            [(1, false, true), (5, true, false), (4, true, true), (9, true, false), (7, false, true)]
-        );
     }
 }

@@ -106,6 +106,19 @@ impl Held {
         self.lost(layout).any(|(_, lost)| !lost.is_empty())
     }
 
+    /// Members that are on no node, and that the others can give back where they were.
+    fn absent(&self, cluster: &Cluster, layout: &Layout) -> BTreeSet<Member> {
+        let is_here = |member: &Member| {
+            let place = layout.members.get(member.0 as usize);
+            place.is_some_and(|place| cluster.rank_of(&place.host).is_some())
+        };
+        let given_back = |(set, lost): (&Vec<Member>, Vec<usize>)| {
+            let can = layout.survives(set, &lost) && set.iter().all(is_here);
+            lost.into_iter().filter(|_| can).map(|at| set[at]).collect::<Vec<_>>()
+        };
+        self.lost(layout).flat_map(given_back).collect()
+    }
+
     /// So many nodes have removed their members that the others cannot give them back. What a node
     /// has and cannot read now, or what is on one that takes no part, may be there again later.
     fn is_removed(&self, cluster: &Cluster, layout: &Layout) -> bool {
@@ -441,7 +454,12 @@ impl Settle {
                 return None;
             }
             let flushed = held.flushed() && cluster.settings.fetch;
-            (!held.failed()).then_some(Cached { id: *id, layout: &catalog.layout, flushed })
+            (!held.failed()).then_some(Cached {
+                id: *id,
+                layout: &catalog.layout,
+                whole: !held.lacks_members(&catalog.layout),
+                flushed,
+            })
         });
         let mut kept = Kept::with(guard(whole, &cluster.settings), &cluster.settings);
         let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
@@ -466,7 +484,9 @@ impl Settle {
                 hand_over_failed(cluster, catalog, &held);
             } else if missing.is_empty() {
                 kept.takes(id, &catalog.layout, &cluster.settings);
+                let absent = held.absent(cluster, &catalog.layout);
                 cluster.datasets.insert(catalog, held.flushed());
+                cluster.lacks(id, absent);
             } else if !kept.clone().takes(id, &catalog.layout, &cluster.settings) || held.failed() {
                 // Enough newer ones are complete everywhere, or it has failed: its eviction had
                 // begun.

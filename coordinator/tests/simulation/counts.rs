@@ -21,6 +21,8 @@ pub(crate) struct Counts {
     pub(crate) rebuilt: u64,
     /// Members rebuilt while programs ran.
     pub(crate) mended: u64,
+    /// Datasets with members that no node had when programs started.
+    pub(crate) absent: u64,
     /// Members that were encoded anew.
     pub(crate) reencoded: u64,
     /// Of these, those without files that were nowhere.
@@ -61,6 +63,7 @@ impl Counts {
             (self.stale, 300),
             (self.unhurried, 10),
             (self.mended, 20),
+            (self.absent, 20),
             (self.failed, 50),
             (self.made_room, 200),
             (self.full, 50),
@@ -86,6 +89,7 @@ impl AddAssign for Counts {
         self.unhurried += one.unhurried;
         self.rebuilt += one.rebuilt;
         self.mended += one.mended;
+        self.absent += one.absent;
         self.reencoded += one.reencoded;
         self.begun_anew += one.begun_anew;
         self.made_room += one.made_room;
@@ -112,6 +116,7 @@ impl fmt::Display for Counts {
         let Self { published, overtook, marked, mended, failed, unhurried, .. } = self;
         write!(f, "{published} flushes ({overtook} past one that fails, {marked} marked), ")?;
         write!(f, "{mended} members rebuilt while programs ran, {failed} datasets failed, ")?;
+        write!(f, "{} times a dataset was presented before it was whole, ", self.absent)?;
         write!(f, "{} saved datasets became whole, {} parts saved in restarts, ", self.adopted, self.joined)?;
         write!(f, "{} datasets removed ({} over a former one), ", self.removals, self.hurried)?;
         write!(f, "{} of them brought back by nodes, ", self.stale)?;

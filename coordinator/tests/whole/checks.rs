@@ -5,6 +5,7 @@ use std::sync::mpsc::channel;
 
 use scrfs::fs::table::ROOT;
 use scrfs::fs::{Done, FileSystem, Kind, Opened, Taken};
+use scrfs::ids::DatasetId;
 
 use crate::machine::Machine;
 use crate::programs::{Contents, POINTER, Programs, caller, find};
@@ -61,8 +62,21 @@ impl Programs {
                 self.pointed = None;
             }
         }
-        // What is presented is whole again. Older ones are not sure to be.
-        if let Some(marked) = current.and_then(|name| self.marked.get_mut(name)) {
+        // What is presented is whole again, or will be. Older ones are not sure to be.
+        let is_whole = |name: &&str| !self.absent.contains(name.as_bytes());
+        if let Some(marked) = current.filter(is_whole).and_then(|name| self.marked.get_mut(name)) {
+            marked.lost = 0;
+        }
+    }
+
+    /// Members of a dataset are on no node, or each is on its own again.
+    pub(crate) fn lacks(&mut self, id: DatasetId, any: bool) {
+        let name = self.names[&id].clone();
+        if any {
+            self.absent.insert(name);
+        } else if self.absent.remove(&name)
+            && let Some(marked) = std::str::from_utf8(&name).ok().and_then(|name| self.marked.get_mut(name))
+        {
             marked.lost = 0;
         }
     }

@@ -93,7 +93,9 @@ pub(crate) struct Programs {
     /// What was read, by host and dataset.
     pub(crate) read: BTreeMap<(String, String), Contents>,
     /// Of which datasets catalogs were committed, and which were said to be sealed.
-    names: BTreeMap<DatasetId, Vec<u8>>,
+    pub(crate) names: BTreeMap<DatasetId, Vec<u8>>,
+    /// Names of datasets with members that no node has.
+    pub(crate) absent: BTreeSet<Vec<u8>>,
     said: BTreeSet<DatasetId>,
     /// What programs had the pointer file say last, after which of its versions was marked; none:
     /// that is not known.

@@ -36,6 +36,7 @@ pub(crate) struct Counts {
     pub(crate) elsewhere: u64,
     pub(crate) restarts: u64,
     pub(crate) rebuilds: u64,
+    pub(crate) absent: u64,
     pub(crate) deaths: u64,
     pub(crate) within: u64,
     pub(crate) changes: u64,
@@ -50,6 +51,7 @@ impl std::ops::AddAssign for Counts {
         self.elsewhere += other.elsewhere;
         self.restarts += other.restarts;
         self.rebuilds += other.rebuilds;
+        self.absent += other.absent;
         self.deaths += other.deaths;
         self.within += other.within;
         self.changes += other.changes;
@@ -125,7 +127,9 @@ impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let settings = settings(&mut rng, &directory.path().join("pfs"));
+        let mut settings = settings(&mut rng, &directory.path().join("pfs"));
+        // Of its own, so that all else of a seed stays what it was.
+        settings.restart.lazy = seed % 2 == 1;
         let count = 1 + rng.below(6);
         let (deadly, failing) = (rng.chance(60), rng.chance(30));
         let mut world = Self {
@@ -197,6 +201,7 @@ impl World {
             self.counts.restarts += 1;
         }
         self.down = self.machines.iter().map(|_| VecDeque::new()).collect();
+        self.programs.absent.clear();
         self.start = start;
         self.ready = false;
         for (rank, machine) in (0..).map(NodeRank).zip(&mut self.machines) {
@@ -291,6 +296,10 @@ impl World {
             Output::Command(nodes, command) => {
                 if let Command::Commit(catalog) = &command {
                     self.programs.commits(catalog);
+                }
+                if let Command::MarkAbsent { id, members } = &command {
+                    self.counts.absent += u64::from(!members.is_empty());
+                    self.programs.lacks(*id, !members.is_empty());
                 }
                 for node in nodes {
                     self.down[node.0 as usize].push_back(command.clone());

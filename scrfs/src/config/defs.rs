@@ -103,6 +103,9 @@ pub const SCOPES: &[&str] = &["any", "all"];
 /// What a marker's close waits for.
 pub const SEALS: &[&str] = &["wait", "background"];
 
+/// When a restart lets programs start.
+pub const RESTARTS: &[&str] = &["eager", "lazy"];
+
 /// All parameters.
 pub const PARAMETERS: &[Parameter] = &[
     row(
@@ -261,6 +264,12 @@ pub const PARAMETERS: &[Parameter] = &[
         Kind::Time,
         "30s",
         "how long a program may take to end by itself when a halt is due, and again after the signal",
+    ),
+    row(
+        "SCRFS_RESTART",
+        Kind::Word(RESTARTS),
+        "eager",
+        "eager: programs start when all bytes are there; lazy: when all names are, lost bytes are rebuilt behind",
     ),
     row(
         "SCRFS_KEEP_UNSEALED",

@@ -14,8 +14,6 @@ pub struct Ending {
     pub signal: &'static str,
     /// `SCRFS_HALT_GRACE`: for the program to end by itself.
     pub halt_grace: Duration,
-    /// `SCRFS_KEEP_UNSEALED`: a restart moves aside what it would remove.
-    pub keep_unsealed: bool,
 }
 
 /// Between TERM and KILL for what does not end.
@@ -39,7 +37,6 @@ impl Layers {
             grace: self.time("SCRFS_END_GRACE")?,
             signal: signal.unwrap_or(defs::SIGNALS[0]),
             halt_grace: self.time("SCRFS_HALT_GRACE")?,
-            keep_unsealed: self.boolean("SCRFS_KEEP_UNSEALED")?,
         })
     }
 }
@@ -80,7 +77,7 @@ mod tests {
     #[test]
     fn the_worst_end_of_a_program_and_the_save_fit_into_what_is_kept_for_them() {
         let secs = Duration::from_secs;
-        let ending = Ending { grace: secs(60), signal: "TERM", halt_grace: secs(30), keep_unsealed: false };
+        let ending = Ending { grace: secs(60), signal: "TERM", halt_grace: secs(30) };
         // Itself, the signal, TERM, KILL; then all of the grace; then what is left is named.
         assert_eq!(ending.reserve(), secs(30 + 30) + KILL + secs(60) + LAST);
         assert_eq!(Ending { grace: secs(0), ..ending }.reserve(), secs(0));

@@ -18,6 +18,7 @@ mod lists;
 mod mount_point;
 mod process;
 mod relaunch;
+mod restarting;
 mod value;
 
 use std::cell::RefCell;
@@ -34,9 +35,10 @@ pub use hint::{HOSTS_HINT, PROCESS_HINT};
 pub use hosts::expand as expand_hosts;
 pub use process::read_file;
 pub use relaunch::Relaunch;
+pub use restarting::Restarting;
 
 use crate::checkpoint_path;
-use crate::control::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings};
+use crate::control::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings};
 use crate::dataset::{Protection, Protections, Scheme};
 use crate::pattern::NamePattern;
 use crate::status::people::shortened;
@@ -156,7 +158,6 @@ pub const NO_JOB: &str = "local";
 
 /// All parameters, read and checked.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "parameters, each of its own")]
 pub struct Config {
     /// `SCR_ENABLE`.
     pub enable: bool,
@@ -201,10 +202,8 @@ pub struct Config {
     /// Of which failure groups this host is, by their kind: `GROUPS=` lines of a file, or
     /// `SCRFS_GROUPS`.
     pub groups: BTreeMap<String, String>,
-    /// `SCR_DISTRIBUTE`.
-    pub distribute: bool,
-    /// `SCR_FETCH`.
-    pub fetch: bool,
+    /// What a restart does.
+    pub restarting: Restarting,
     /// `SCR_FLUSH`.
     pub flush_every: u32,
     /// When a program is started again.
@@ -303,11 +302,11 @@ impl Config {
             enable: self.enable,
             flush_every: self.flush_every,
             scrub_interval_ms: millis(self.scrub_interval),
-            fetch: self.fetch,
-            distribute: self.distribute,
+            fetch: self.restarting.fetch,
+            distribute: self.restarting.distribute,
             list_max: self.list_max,
             block_bytes: self.block_bytes,
-            restart: RestartRules { keep_unsealed: self.ending.keep_unsealed, ..RestartRules::default() },
+            restart: self.restarting.rules(),
             sealing: self.sealing.clone(),
             loose: self.loose.clone(),
             advice: self.advice,
@@ -613,8 +612,7 @@ impl Layers {
             hop_distance: usual.hop_distance,
             group: usual.group,
             groups: self.or_none(groups::PARAMETER, self.groups(&sources.host))?,
-            distribute: self.boolean("SCR_DISTRIBUTE")?,
-            fetch: self.boolean("SCR_FETCH")?,
+            restarting: self.restarting()?,
             flush_every: self.small("SCR_FLUSH")?.unwrap_or_default(),
             relaunch: self.relaunch()?,
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,

@@ -32,7 +32,7 @@ fn defaults_are_those_of_the_design() {
     assert_eq!((c.control_base, c.cache_bases), (PathBuf::from("/dev/shm"), vec![PathBuf::from("/dev/shm")]));
     assert_eq!(c.cache_bytes, 0);
     assert_eq!((c.cache_size, c.scheme, c.set_size, c.hop_distance), (2, Scheme::Xor, 8, 1));
-    assert!(c.enable && c.distribute && c.fetch);
+    assert!(c.enable && c.restarting.distribute && c.restarting.fetch && !c.restarting.lazy);
     assert_eq!((c.flush_every, c.relaunch.runs, c.relaunch.min_nodes), (10, None, None));
     assert_eq!((c.seal_timeout, c.coordinator_wait), (Duration::from_secs(30), Duration::from_secs(10)));
     assert_eq!((c.block_bytes, c.list_max, c.fanout), (1 << 20, 100_000, 16));

@@ -166,6 +166,13 @@ pub enum Command {
         /// What was found.
         report: crate::status::Scrubbed,
     },
+    /// No node has these members yet: they are rebuilt while programs run.
+    MarkAbsent {
+        /// Of which dataset.
+        id: DatasetId,
+        /// All of them; empty: each is where the catalog says.
+        members: Vec<Member>,
+    },
     /// Check size and CRC of all its files and redundancy files here. [`Event::Verified`].
     Verify(DatasetId),
     /// Copy files from the PFS into the cache, with CRC check, and become `member` of it.

@@ -105,6 +105,8 @@ impl Default for LooseRules {
 pub struct RestartRules {
     /// `SCRFS_KEEP_UNSEALED`: what is not sealed is moved aside, not removed.
     pub keep_unsealed: bool,
+    /// `SCRFS_RESTART`: programs start before lost members are rebuilt.
+    pub lazy: bool,
     /// Datasets of earlier epochs are not presented; `u64::MAX`: none is (`scrfs-run --fresh`).
     pub not_before: u64,
     /// Several scrfs-runs work side by side in one job, each under a name of its own

@@ -127,6 +127,7 @@ impl Node {
                     .run(move || with_link(&me, link, |node| node.scrub(link, id, round, gently)));
             }
             Command::MarkScrubbed { id, report } => self.scrubbed(id, report),
+            Command::MarkAbsent { id, members } => self.mark_absent(id, members),
             Command::Verify(id) => self.in_transfers(link, move |node| node.verify(id)),
             Command::FetchMember { id, epoch, name, member, directory, entries } => {
                 let order = FetchOrder { id, epoch, name, member, directory, entries };
@@ -212,7 +213,7 @@ impl Node {
         let marked = disk.change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
                 dataset.flushed = true;
-                dataset.flush_failed = None;
+                dataset.told.flush_failed = None;
             }
         });
         drop(disk);

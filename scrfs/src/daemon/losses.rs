@@ -24,7 +24,7 @@ impl Losses {
     pub(super) fn leaves(&mut self, id: DatasetId, table: &Table) {
         let Some(dataset) = table.datasets.get(&id) else { return };
         self.stays_on_pfs(dataset);
-        let Some(failure) = dataset.flush_failed.as_ref().filter(|_| !dataset.flushed) else { return };
+        let Some(failure) = dataset.told.flush_failed.as_ref().filter(|_| !dataset.flushed) else { return };
         let saved = table.datasets.values().filter(|other| other.flushed).map(|other| other.id).max();
         if saved.max(self.newest_saved) > Some(id) {
             return;

@@ -306,6 +306,7 @@ pub(super) fn is_waited_for(command: &Command) -> bool {
         | Command::RemoveUnsealed
         | Command::Scrub { .. }
         | Command::MarkScrubbed { .. }
+        | Command::MarkAbsent { .. }
         | Command::Ping
         | Command::FetchMember { .. }
         | Command::Save(_)

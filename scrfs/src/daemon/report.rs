@@ -93,8 +93,9 @@ impl Node {
         let mut status = blank(dataset.id.0, &dataset.name, state_word(dataset));
         status.bytes = dataset.bytes();
         status.flushed = dataset.flushed;
-        status.flush_failed = dataset.flush_failed.clone().filter(|_| !dataset.flushed);
-        status.scrubbed.clone_from(&dataset.scrubbed);
+        status.flush_failed = dataset.told.flush_failed.clone().filter(|_| !dataset.flushed);
+        status.restoring = dataset.told.absent.len() as u64;
+        status.scrubbed.clone_from(&dataset.told.scrubbed);
         status.current = current == Some(dataset.id);
         let encoded = dataset.encoded.filter(|_| status.state == "encoding");
         status.progress = dataset.transfer.as_ref().map(|(_, monitor)| monitor.progress()).or(encoded);
@@ -108,7 +109,7 @@ impl Node {
                 let mut seen = HashSet::new();
                 let hosts = layout.members.iter().map(|place| &place.host);
                 status.hosts = hosts.filter(|host| seen.insert(*host)).cloned().collect();
-                status.survives = survives(layout, dataset.flushed && fetches);
+                status.survives = survives(layout, &dataset.told.absent, dataset.flushed && fetches);
             }
             // What is bad here no restart presents from here.
             if dataset.failed.is_some() || dataset.is_bad() || dataset.has_bad_bytes() && !fetches {
@@ -184,6 +185,7 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
         hosts: Vec::new(),
         flushed: false,
         flush_failed: None,
+        restoring: 0,
         scrubbed: None,
         changed: None,
         current: false,
@@ -204,7 +206,11 @@ pub(super) fn state_word(dataset: &Dataset) -> &'static str {
         (HeldState::Complete, Some(("flushing", _))) => "flushing",
         (HeldState::Complete, _) if dataset.flushed => "flushed",
         (HeldState::Complete, _) => match dataset.life.catalog() {
-            Some(index) if is_protected(&index.catalog().layout) && !dataset.is_bad() => "protected",
+            Some(index)
+                if is_protected(&index.catalog().layout, &dataset.told.absent) && !dataset.is_bad() =>
+            {
+                "protected"
+            }
             _ => SEALED,
         },
         (HeldState::Frozen, Some((what, _))) => what,

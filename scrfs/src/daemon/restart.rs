@@ -110,6 +110,13 @@ impl Node {
         state.send(Event::Catalog { id, catalog });
     }
 
+    /// Which members no node has yet.
+    pub(super) fn mark_absent(&self, id: DatasetId, members: Vec<Member>) {
+        if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+            dataset.told.absent = members.into_iter().collect();
+        }
+    }
+
     /// Lists exactly `datasets`; everything else in the checkpoint path goes. In the records'
     /// thread.
     pub(super) fn present(&self, datasets: &[DatasetId]) {

@@ -72,7 +72,7 @@ impl Node {
         let mut state = self.state.lock();
         state.wishes.scrubbed(id);
         if let Some(dataset) = state.table.datasets.get_mut(&id) {
-            dataset.scrubbed = Some(report);
+            dataset.told.scrubbed = Some(report);
         }
     }
 

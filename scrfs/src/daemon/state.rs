@@ -100,6 +100,17 @@ impl Part {
     }
 }
 
+/// What the lead says of a dataset, beside its catalog.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Told {
+    /// The last try to flush it that failed.
+    pub(super) flush_failed: Option<FlushFailure>,
+    /// How its last scrub ended.
+    pub(super) scrubbed: Option<Scrubbed>,
+    /// Members that no node has yet.
+    pub(super) absent: BTreeSet<Member>,
+}
+
 /// One dataset.
 #[derive(Debug, Clone)]
 pub(super) struct Dataset {
@@ -114,10 +125,8 @@ pub(super) struct Dataset {
     /// its coordinator.
     pub(super) rebuilding: BTreeMap<Member, Arc<Part>>,
     pub(super) flushed: bool,
-    /// The last try of it that failed; not on storage.
-    pub(super) flush_failed: Option<FlushFailure>,
-    /// How its last scrub ended; not on storage.
-    pub(super) scrubbed: Option<Scrubbed>,
+    /// Not on storage.
+    pub(super) told: Told,
     /// A transfer of it that runs: what, and how far.
     pub(super) transfer: Option<(&'static str, Monitor)>,
     /// Bytes of its files here that were read to be encoded, and all of them. Not on storage.
@@ -141,7 +150,7 @@ impl Dataset {
 
     /// A scrub has found bytes that it could not mend.
     pub(super) fn has_bad_bytes(&self) -> bool {
-        self.scrubbed.as_ref().is_some_and(|scrubbed| scrubbed.left.is_some())
+        self.told.scrubbed.as_ref().is_some_and(|scrubbed| scrubbed.left.is_some())
     }
 
     /// The redundancy file of a member here that counts.
@@ -174,8 +183,7 @@ impl Dataset {
             parts: BTreeMap::new(),
             rebuilding: BTreeMap::new(),
             flushed: false,
-            flush_failed: None,
-            scrubbed: None,
+            told: Told::default(),
             transfer: None,
             encoded: None,
             failed: None,
@@ -300,11 +308,12 @@ impl Table {
             self.removed = Removals::default();
         }
         for dataset in self.datasets.values_mut() {
-            dataset.scrubbed = None;
+            dataset.told.scrubbed = None;
+            dataset.told.absent.clear();
             if elsewhere {
                 dataset.flushed = false;
-                dataset.flush_failed = None;
-            } else if let Some(failure) = &mut dataset.flush_failed {
+                dataset.told.flush_failed = None;
+            } else if let Some(failure) = &mut dataset.told.flush_failed {
                 failure.given_up = false;
             }
         }

@@ -89,7 +89,7 @@ impl Node {
                 return Flushable::NoCoordinator(named);
             }
             // It begins anew.
-            dataset.flush_failed = None;
+            dataset.told.flush_failed = None;
             state.wish(Event::FlushWanted(named.id));
             named
         };
@@ -125,7 +125,7 @@ impl Node {
             state.wishes.flushed(id);
         }
         if let Some(dataset) = state.table.datasets.get_mut(&id) {
-            dataset.flush_failed = Some(failure);
+            dataset.told.flush_failed = Some(failure);
         }
     }
 }

@@ -158,6 +158,9 @@ pub struct DatasetStatus {
     pub flushed: bool,
     /// Why the last try to flush it failed, while it is not on the PFS.
     pub flush_failed: Option<FlushFailure>,
+    /// Members that no node has yet: the others give them back while programs run.
+    #[serde(default)]
+    pub restoring: u64,
     /// How its last scrub under these coordinators ended.
     pub scrubbed: Option<Scrubbed>,
     /// What programs have changed on this node since it was sealed: nothing protects that until it
@@ -247,33 +250,35 @@ pub struct Unsaved {
 
 /// Per host of `layout`: would the dataset survive if that node died now.
 ///
-/// A set survives when the members it has lost are at most what its scheme rebuilds. On the PFS it
-/// survives anything.
-pub fn survives(layout: &Layout, flushed: bool) -> Vec<(String, bool)> {
+/// A set survives when the members it has lost are at most what its scheme rebuilds; those that are
+/// `absent` are lost already. On the PFS it survives anything.
+pub fn survives(layout: &Layout, absent: &BTreeSet<Member>, flushed: bool) -> Vec<(String, bool)> {
     let mut hosts: Vec<&str> = layout.members.iter().map(|m| m.host.as_str()).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let fatal: BTreeSet<&str> = if flushed { BTreeSet::new() } else { fatal(layout).collect() };
+    let fatal: BTreeSet<&str> = if flushed { BTreeSet::new() } else { fatal(layout, absent).collect() };
     hosts.into_iter().map(|host| (host.to_owned(), !fatal.contains(host))).collect()
 }
 
-/// The loss of any one node leaves the dataset whole, the PFS left out of account.
-pub fn is_protected(layout: &Layout) -> bool {
-    fatal(layout).next().is_none()
+/// The loss of any one node leaves the dataset whole, the PFS left out of account. No node has the
+/// `absent` members.
+pub fn is_protected(layout: &Layout, absent: &BTreeSet<Member>) -> bool {
+    fatal(layout, absent).next().is_none()
 }
 
 /// Hosts whose loss a set does not survive; one may come twice.
-fn fatal(layout: &Layout) -> impl Iterator<Item = &str> {
+fn fatal<'a>(layout: &'a Layout, absent: &'a BTreeSet<Member>) -> impl Iterator<Item = &'a str> {
     layout.sets.iter().flat_map(move |set| {
         let places = set.iter().filter_map(|member| layout.members.get(member.0 as usize));
-        places.map(|place| place.host.as_str()).filter(move |host| !set_survives(layout, set, host))
+        places.map(|place| place.host.as_str()).filter(move |host| !set_survives(layout, absent, set, host))
     })
 }
 
-fn set_survives(layout: &Layout, set: &[Member], host: &str) -> bool {
+fn set_survives(layout: &Layout, absent: &BTreeSet<Member>, set: &[Member], host: &str) -> bool {
     let place = |member: &Member| layout.members.get(member.0 as usize);
-    let lost: Vec<usize> =
-        (0..set.len()).filter(|&at| place(&set[at]).is_some_and(|place| place.host == host)).collect();
+    let is_lost =
+        |member: &Member| absent.contains(member) || place(member).is_some_and(|place| place.host == host);
+    let lost: Vec<usize> = (0..set.len()).filter(|&at| is_lost(&set[at])).collect();
     let nothing_to_lose = lost.iter().all(|&at| place(&set[at]).is_some_and(|place| place.files == 0));
     nothing_to_lose || layout.survives(set, &lost)
 }

@@ -116,6 +116,14 @@ pub fn show_ended(s: &NodeStatus) -> String {
         };
         let _ = writeln!(text, "{}: its flush {after}: {}", dataset.name, failure.reason);
     }
+    for dataset in s.datasets.iter().filter(|d| d.restoring > 0) {
+        let _ = writeln!(
+            text,
+            "{}: {} of its members are not rebuilt yet: an open of a file of theirs waits for that",
+            dataset.name.escape_debug(),
+            dataset.restoring
+        );
+    }
     for (dataset, scrubbed) in s.datasets.iter().filter_map(|d| Some((d, d.scrubbed.as_ref()?))) {
         if let Some(left) = &scrubbed.left {
             let _ = writeln!(text, "{}: bad bytes that a scrub could not mend: {left}", dataset.name);

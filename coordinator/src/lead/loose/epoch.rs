@@ -2,15 +2,14 @@
 //! out, and every node gets it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use scrfs::control::Command;
 use scrfs::control::loose::{Age, Begun, LooseBase, LooseInventory, LooseOwner, LooseStamp, LooseVersion};
-use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, NodeRank};
 
 use super::super::answers::Answers;
 use super::super::cluster::Cluster;
+use super::super::recover::Chosen;
 use super::super::spread::Spread;
 use super::super::versions::is_lost;
 use super::{Loose, Now, age_of};
@@ -150,12 +149,12 @@ impl Loose {
     pub(in crate::lead) fn present(
         &mut self,
         cluster: &mut Cluster,
-        chosen: &[(Arc<Catalog>, bool)],
+        chosen: &[Chosen],
         stored: bool,
     ) -> bool {
         if self.telling.is_some() {
             let set = self.sets.take_read();
-            let shown = chosen.first().map(|(catalog, _)| age_of(catalog)).unwrap_or_default();
+            let shown = chosen.first().map(|first| age_of(&first.catalog)).unwrap_or_default();
             let known = shown == Age::default() || self.knows(shown);
             let Joined { holders, gaps } = self.join(shown);
             match set {
@@ -165,7 +164,7 @@ impl Loose {
                         self.versions.give_up(shown);
                     }
                     self.versions.add_set(set);
-                    let created = chosen.first().map_or(0, |(catalog, _)| catalog.created_us);
+                    let created = chosen.first().map_or(0, |first| first.catalog.created_us);
                     self.sealed.entry(shown).or_insert(created);
                 }
                 // What the nodes have may be of another branch: who knew it left before the others
@@ -183,7 +182,7 @@ impl Loose {
             }
             self.versions.present(LooseBase { epoch: cluster.epoch, shown });
             self.newest = shown;
-            let chosen = chosen.iter().map(|(catalog, _)| age_of(catalog));
+            let chosen = chosen.iter().map(|one| age_of(&one.catalog));
             let ages: Vec<Age> = chosen.chain(self.held.iter().copied()).collect();
             self.forget_datasets(cluster, &ages, gaps);
             self.spread = Some(Spread::begin(cluster, &self.versions, holders, ages, false));
@@ -192,7 +191,7 @@ impl Loose {
         if self.spread.is_some() {
             return false;
         }
-        let shown = chosen.first().map(|(catalog, _)| age_of(catalog)).unwrap_or_default();
+        let shown = chosen.first().map(|first| age_of(&first.catalog)).unwrap_or_default();
         let mut versions = Vec::new();
         if shown != Age::default() {
             let there = |version: &&LooseVersion| !version.entry.is_gone();

@@ -43,33 +43,41 @@ pub(in crate::lead) struct NewSets {
 }
 
 impl Reencoding {
-    /// Starts the jobs; `None` when the sets are as good as they can be, and nothing of their
-    /// redundancy data is gone.
+    /// The sets to be encoded anew, and whether that is because members have moved together; `None`
+    /// when the sets are as good as they can be, and nothing of their redundancy data is gone.
+    pub(super) fn sets(
+        cluster: &Cluster,
+        catalog: &Catalog,
+        restored: &Restored,
+    ) -> Option<(Vec<Vec<Member>>, bool)> {
+        let Restored { places, anew, .. } = restored;
+        let Protection { scheme, set_size, hop_distance, .. } = catalog.layout.protection;
+        let of_node = cluster.groups_of(&catalog.layout.protection);
+        let group = |member: u32| places.get(&Member(member)).and_then(|node| of_node.get(node.0 as usize));
+        let members = u32::try_from(catalog.layout.members.len()).ok()?;
+        let groups: Vec<_> = (0..members).map(group).collect::<Option<_>>()?;
+        let sets = lay_out(&groups, set_size as usize, hop_distance as usize);
+        if at_risk(scheme, &sets, &groups) < at_risk(scheme, &catalog.layout.sets, &groups) {
+            return Some((sets, true));
+        }
+        anew.then(|| (catalog.layout.sets.clone(), false))
+    }
+
+    /// Starts the jobs, if there is anything to encode.
     pub(super) fn start(
         cluster: &mut Cluster,
         catalog: &Arc<Catalog>,
         restored: &Restored,
         revision: u32,
     ) -> Option<Self> {
-        let Restored { places, fresh, anew } = restored;
-        let Protection { scheme, set_size, hop_distance, .. } = catalog.layout.protection;
-        let of_node = cluster.groups_of(&catalog.layout.protection);
-        let group = |member: u32| places.get(&Member(member)).and_then(|node| of_node.get(node.0 as usize));
+        let (sets, are_together) = Self::sets(cluster, catalog, restored)?;
+        let Restored { places, fresh, .. } = restored;
         let members = u32::try_from(catalog.layout.members.len()).ok()?;
-        let groups: Vec<_> = (0..members).map(group).collect::<Option<_>>()?;
-        let mut sets = lay_out(&groups, set_size as usize, hop_distance as usize);
-        let are_together = at_risk(scheme, &sets, &groups) < at_risk(scheme, &catalog.layout.sets, &groups);
-        if !are_together {
-            if !anew {
-                return None;
-            }
-            sets.clone_from(&catalog.layout.sets);
-        }
         let (mut jobs, about, files) = (Jobs::default(), About::of(catalog), MemberFiles::of_all(catalog));
         for set in &sets {
             let job = Job::Encode {
                 id: catalog.id,
-                scheme,
+                scheme: catalog.layout.scheme(),
                 about: about.clone(),
                 paths: set.iter().map(|member| files.paths(*member)).collect(),
                 set: set.iter().map(|member| files.on(*member, places[member])).collect(),

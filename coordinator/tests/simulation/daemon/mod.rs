@@ -56,21 +56,27 @@ pub(crate) struct Dataset {
 }
 
 impl Dataset {
-    /// One of which members come here.
-    pub(crate) fn arriving(catalog: &Catalog) -> Self {
+    /// One of which nothing is here yet.
+    pub(crate) fn begin(epoch: Epoch, name: Vec<u8>, state: HeldState) -> Self {
         Self {
-            epoch: catalog.epoch,
-            name: catalog.name.clone(),
-            state: HeldState::Recorded,
+            epoch,
+            name,
+            state,
             frozen: None,
             members: BTreeMap::new(),
-            catalog: Some(catalog.clone()),
+            catalog: None,
             flushed: false,
             listed: false,
             failed: false,
             over: None,
             begun: 0,
         }
+    }
+
+    /// One of which members come here.
+    pub(crate) fn arriving(catalog: &Catalog) -> Self {
+        let begun = Self::begin(catalog.epoch, catalog.name.clone(), HeldState::Recorded);
+        Self { catalog: Some(catalog.clone()), ..begun }
     }
 }
 
@@ -328,19 +334,9 @@ impl Daemon {
                     self.background.insert(name.clone());
                 }
                 let over = base.map(|base| (base, self.next.get(&base).cloned().unwrap_or_default()));
-                let dataset = Dataset {
-                    epoch: self.epoch,
-                    name,
-                    state: HeldState::Frozen,
-                    frozen: Some((member, data)),
-                    members: BTreeMap::new(),
-                    catalog: None,
-                    flushed: false,
-                    listed: false,
-                    failed: false,
-                    over,
-                    begun,
-                };
+                let frozen = Some((member, data));
+                let dataset = Dataset::begin(self.epoch, name, HeldState::Frozen);
+                let dataset = Dataset { frozen, over, begun, ..dataset };
                 self.datasets.insert(id, dataset);
                 events.push(Event::Frozen { id, result: result.map_err(Reason::from) });
             }
@@ -475,20 +471,7 @@ impl Daemon {
             }
             Command::FetchMember { id, epoch, name, member, entries, .. } => {
                 self.highest_id = self.highest_id.max(id.0);
-                let fresh = Dataset {
-                    epoch,
-                    name,
-                    state: HeldState::Frozen,
-                    frozen: None,
-                    members: BTreeMap::new(),
-                    catalog: None,
-                    flushed: false,
-                    listed: false,
-                    failed: false,
-                    over: None,
-                    begun: 0,
-                };
-                let former = self.datasets.insert(id, fresh);
+                let former = self.datasets.insert(id, Dataset::begin(epoch, name, HeldState::Frozen));
                 assert!(former.is_none(), "an old version must be evicted before a fetch");
                 let result = self.fetch_member(prefix, rng, trouble, id, member, &entries);
                 events.push(Event::FetchedMember { id, result });
@@ -528,7 +511,10 @@ impl Daemon {
                 };
                 events.push(Event::Saved { id, result: result.map_err(Reason::from) });
             }
-            Command::Note { .. } | Command::FlushFailed { .. } | Command::MarkScrubbed { .. } => {}
+            Command::Note { .. }
+            | Command::FlushFailed { .. }
+            | Command::MarkScrubbed { .. }
+            | Command::MarkAbsent { .. } => {}
             Command::Advise(advice) => self.advised = Some(advice),
             other => unreachable!("{other:?}"),
         }

@@ -81,7 +81,7 @@ impl World {
         self.check_presented(&listed);
         for (id, dataset) in &listed {
             self.rotten.remove(&(dataset.epoch, *id));
-            observer::readable(&self.nodes, &self.truth, *id);
+            observer::readable(&self.nodes, &self.truth, *id, &self.absent(*id));
         }
         let current = listed.iter().map(|(id, dataset)| (dataset.epoch, *id)).max();
         let current_name = listed.iter().find(|(id, _)| Some(*id) == current.map(|key| key.1));
@@ -192,6 +192,10 @@ impl World {
         let mut sealed = BTreeMap::new();
         for entry in &catalog.entries {
             let EntryKind::File(copy) = &entry.kind else { continue };
+            if self.may_be_absent(catalog, copy) {
+                sealed.insert(entry.path.clone(), self.truth[&key][&entry.path]);
+                continue;
+            }
             let host = &catalog.layout.members[copy.member.0 as usize].host;
             let holder = self.nodes.iter().find(|node| node.host == *host).expect("takes part");
             let data = &holder.datasets[&catalog.id].members[&copy.member];
@@ -335,6 +339,7 @@ impl World {
         assert!(self.prefix.to_mark.is_empty(), "{:?} are damaged, not marked", self.prefix.to_mark);
         self.check_removed();
         self.check_hidden();
+        self.check_restored();
         for node in &self.nodes {
             let host = &node.host;
             assert!(node.waiting.is_empty(), "{host}: {:?} wait", node.waiting);

@@ -95,7 +95,9 @@ impl World {
                     data.is_some_and(|data| data.is_whole(layout, member))
                 })
             });
-            let hosts = layout.map(|layout| scrfs::status::survives(layout, false)).unwrap_or_default();
+            let hosts = layout
+                .map(|layout| scrfs::status::survives(layout, &BTreeSet::new(), false))
+                .unwrap_or_default();
             whole
                 && self.settings.distribute
                 && hosts.iter().all(|(name, survives)| *name != host || *survives)

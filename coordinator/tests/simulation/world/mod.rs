@@ -2,6 +2,7 @@
 //! instant. One step is one delivery, one share of a job, one PFS task, one program's act or a tick
 //! of the clock.
 
+mod absent;
 mod checks;
 mod decay;
 mod jobs;
@@ -19,7 +20,7 @@ use scrfs::control::{
     Command, DirOp, Event, FetchFailure, HeldState, MarkerScope, NoRoom, SealRules, Settings, Start,
 };
 use scrfs::dataset::{Catalog, Protection, Protections, Scheme};
-use scrfs::ids::{DatasetId, Epoch, NodeRank, RequestId};
+use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs::prefix::{PfsCause, PfsTask};
 use scrfs::redundancy::sets::{at_risk, lay_out};
@@ -113,6 +114,8 @@ pub(crate) struct World {
     shortages: Vec<(String, NoRoom)>,
     /// What leaves them for that in this step.
     going: Vec<room::Going>,
+    /// Members that no node had when programs started, and that are not restored yet.
+    absent: BTreeMap<DatasetId, BTreeSet<Member>>,
     /// Operators ask for flushes in this seed; for which, of this epoch's.
     wishes: bool,
     wished: BTreeSet<DatasetId>,
@@ -188,6 +191,7 @@ impl World {
         if seed % 10 == 3 {
             settings.cache_bytes = 500 + seed % 4001;
         }
+        settings.restart.lazy = seed % 4 == 2;
         racks::ask(&mut settings, seed);
         if seed % 3 == 1 {
             settings.advice.seconds = 1 + seed % 20;
@@ -247,6 +251,7 @@ impl World {
             capacity: Self::capacity(seed),
             shortages: Vec::new(),
             going: Vec::new(),
+            absent: BTreeMap::new(),
             wishes: seed % 5 == 2,
             wished: BTreeSet::new(),
             flush_failed: BTreeMap::new(),
@@ -317,6 +322,7 @@ impl World {
         self.down = self.nodes.iter().map(|_| VecDeque::new()).collect();
         self.start = start;
         self.ready = false;
+        self.absent.clear();
         self.calm = !self.injects() || self.trouble == 0;
         self.lead = Some(Lead::new());
         self.feed(Input::Now(self.now));
@@ -399,6 +405,7 @@ impl World {
             Command::DirFinish { results } => self.finished(results),
             Command::Commit(catalog) => self.committing(catalog),
             Command::Evict(id) => self.evicting(*id),
+            Command::MarkAbsent { id, members } if node.0 == 0 => self.marked_absent(*id, members),
             Command::Freeze { name, .. } => self.freezing(name),
             Command::AllFrozen(id) => {
                 // One of an earlier epoch that is complete somewhere is decided; others may have to

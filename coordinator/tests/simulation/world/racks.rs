@@ -45,8 +45,11 @@ impl World {
         let (whole, _) = observer::in_places(&self.nodes, catalog);
         let members = (0..).map(Member).zip(&layout.members);
         let has_any = |member: Member, files: u64| files > 0 || layout.has_redundancy_file(member);
+        let absent = self.absent(key.1);
         let lacking: Vec<Member> = members
-            .filter(|(member, place)| has_any(*member, place.files) && !whole.contains(member))
+            .filter(|(member, place)| {
+                has_any(*member, place.files) && !whole.contains(member) && !absent.contains(member)
+            })
             .map(|(member, _)| member)
             .collect();
         assert_eq!(lacking, [], "{key:?} is presented without what protects it");

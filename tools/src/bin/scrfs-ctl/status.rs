@@ -57,6 +57,7 @@ pub(crate) mod tests {
             hosts: hosts.iter().map(|h| (*h).to_owned()).collect(),
             flushed: state == "flushed",
             flush_failed: None,
+            restoring: 0,
             scrubbed: None,
             changed: None,
             current: false,

@@ -120,6 +120,9 @@ fn judge(status: &NodeStatus, name: &str, until: Until) -> Judged {
                     .hint("write a new checkpoint: `scrfs-ctl status` says what a restart would present"),
             )
         }
+        (SEALED, Until::Protected) if dataset.restoring > 0 => {
+            Judged::NotYet(format!("{state}, {} members are being restored", dataset.restoring))
+        }
         (SEALED, Until::Protected) => {
             let text =
                 format!("{name} is sealed, and nothing protects it: the loss of one node would take it");

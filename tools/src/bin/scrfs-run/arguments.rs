@@ -87,6 +87,8 @@ pub(crate) struct Arguments {
     /// (SCRFS_KEEP_UNSEALED).
     #[arg(long)]
     keep_unsealed: bool,
+    #[command(flatten)]
+    restarting: Restarting,
     /// One of several scrfs-runs of the job at once, on other nodes than theirs; its prefix is NAME
     /// in the job's.
     #[arg(long, value_name = "NAME", value_parser = run_name)]
@@ -94,6 +96,29 @@ pub(crate) struct Arguments {
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// When a restart starts the program.
+#[derive(Debug, clap::Args)]
+struct Restarting {
+    /// A restart starts the program when all bytes of its dataset are there (SCRFS_RESTART=eager).
+    #[arg(long)]
+    eager: bool,
+    /// A restart starts the program when all names of its dataset are there; bytes that were lost
+    /// are rebuilt behind it, and what is opened is waited for (SCRFS_RESTART=lazy).
+    #[arg(long, conflicts_with = "eager")]
+    lazy: bool,
+}
+
+impl Restarting {
+    /// As the parameter has it, if it is given here.
+    fn way(&self) -> Option<&'static str> {
+        match self {
+            Self { eager: true, .. } => Some("eager"),
+            Self { lazy: true, .. } => Some("lazy"),
+            _ => None,
+        }
+    }
 }
 
 /// What is to be run, checked.
@@ -138,6 +163,9 @@ impl Arguments {
         }
         if self.keep_unsealed {
             environment.insert("SCRFS_KEEP_UNSEALED".into(), "1".into());
+        }
+        if let Some(way) = self.restarting.way() {
+            environment.insert("SCRFS_RESTART".into(), way.into());
         }
         start_once(&environment)?;
         self.refuse_empty_words()?;
@@ -331,7 +359,7 @@ impl Arguments {
                 asks: allocation.question.is_some(),
                 reserve: config.ending.reserve(),
                 early: Duration::from_secs(config.advice.halt_seconds),
-                keep_unsealed: config.ending.keep_unsealed,
+                keep_unsealed: config.restarting.keep_unsealed,
             },
         })
     }

@@ -1,0 +1,99 @@
+//! The datasets that a restart may present, and those that it has chosen.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use scrfs::dataset::Catalog;
+use scrfs::ids::{DatasetId, Epoch, Member};
+use scrfs::prefix::StoredDataset;
+
+use super::super::settle::Held;
+
+/// A dataset that may be presented: what caches have of it, and what the prefix has.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub(super) id: DatasetId,
+    pub(super) held: Option<Held>,
+    pub(super) stored: Option<StoredDataset>,
+}
+
+impl Candidate {
+    pub(super) fn age(&self) -> Option<(Epoch, DatasetId)> {
+        let held = self.held.as_ref().map(|held| held.epoch);
+        held.or(self.stored.as_ref().map(|stored| stored.epoch)).map(|epoch| (epoch, self.id))
+    }
+
+    /// What has another name in the prefix is another job's, from before this job used the prefix.
+    pub(super) fn is(&self, stored: &StoredDataset) -> bool {
+        let held = self.held.as_ref().map(|held| &held.name);
+        let name = held.or(self.stored.as_ref().map(|stored| &stored.name));
+        self.age() == Some((stored.epoch, stored.id)) && name == Some(&stored.name)
+    }
+}
+
+/// A dataset that is presented.
+#[derive(Debug)]
+pub(in crate::lead) struct Chosen {
+    pub(in crate::lead) catalog: Arc<Catalog>,
+    /// It is on the PFS.
+    pub(in crate::lead) flushed: bool,
+    /// Members that no node has yet.
+    pub(in crate::lead) absent: BTreeSet<Member>,
+}
+
+#[cfg(test)]
+impl Chosen {
+    /// One that the caches have whole.
+    pub(in crate::lead) fn cached(catalog: Catalog) -> Self {
+        Self { catalog: Arc::new(catalog), flushed: false, absent: BTreeSet::new() }
+    }
+}
+
+/// Joins what caches and prefix have, newest (epoch, id) first.
+pub(super) fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> VecDeque<Candidate> {
+    let mut all: BTreeMap<(Epoch, DatasetId), Candidate> = BTreeMap::new();
+    for (id, held) in held {
+        all.insert((held.epoch, id), Candidate { id, held: Some(held), stored: None });
+    }
+    for dataset in stored {
+        let key = (dataset.epoch, dataset.id);
+        let new = Candidate { id: dataset.id, held: None, stored: None };
+        let candidate = all.entry(key).or_insert(new);
+        if candidate.held.is_none() || candidate.is(&dataset) {
+            candidate.stored = Some(dataset);
+        }
+    }
+    all.into_values().rev().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newest_first_from_caches_and_prefix() {
+        let held = |epoch: u64| Held {
+            epoch: Epoch(epoch),
+            name: b"ck".to_vec(),
+            nodes: BTreeMap::new(),
+            strangers: Vec::new(),
+        };
+        let stored = |epoch: u64, id: u64| StoredDataset {
+            id: DatasetId(id),
+            epoch: Epoch(epoch),
+            name: b"ck".to_vec(),
+            directory: b"/pfs/ck".to_vec(),
+            created_us: None,
+            usable: true,
+            current: false,
+        };
+        let caches = [(5, 3), (4, 3), (9, 2)].map(|(id, epoch)| (DatasetId(id), held(epoch)));
+        let other = StoredDataset { name: b"another job's".to_vec(), ..stored(2, 9) };
+        let found = candidates(caches.into(), vec![stored(3, 4), other, stored(1, 7), stored(4, 1)]);
+        let shown: Vec<_> = found.iter().map(|c| (c.id.0, c.held.is_some(), c.stored.is_some())).collect();
+        assert_eq!(
+            shown,
+            [(1, false, true), (5, true, false), (4, true, true), (9, true, false), (7, false, true)]
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! Lazy restarts (`SCRFS_RESTART=lazy`): programs start when all names are there, and what was lost
+//! is rebuilt behind them.
+
+use scrfs_harness::job::{Job, Running, SOON};
+use scrfs_harness::place::SCR;
+use scrfs_harness::{Cluster, wait};
+
+use super::recovery::{runs, seal_two_each, state, sums};
+
+/// Four nodes and a spare; the PFS is out of it.
+fn lazy<'a>(cluster: &'a Cluster, name: &str) -> Job<'a> {
+    let job = Job::new(cluster, name).set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    let job = job.set("SCRFS_RESTART", "lazy");
+    job.mount(0..5);
+    job
+}
+
+/// The program runs on these nodes.
+fn start(job: &Job<'_>, hosts: [usize; 4]) -> Running {
+    let run = job.start(&hosts, 4, 1, &["/bin/sleep", "600"]);
+    for node in hosts {
+        wait::until_true(&format!("the program on node{node}"), SOON, || runs(job, node));
+    }
+    run
+}
+
+/// Members of `ck` that no node has yet, as this node knows.
+fn restoring(job: &Job<'_>, node: usize) -> u64 {
+    let status = job.status(node).unwrap_or_default();
+    status["datasets"][0]["restoring"].as_u64().unwrap_or(u64::MAX)
+}
+
+fn await_whole(job: &Job<'_>, hosts: [usize; 4]) {
+    for node in hosts {
+        wait::until_true(&format!("ck to be protected, says node{node}"), SOON, || {
+            state(job, node, "ck") == ("protected".to_owned(), true) && restoring(job, node) == 0
+        });
+    }
+}
+
+#[test]
+fn programs_start_before_what_was_lost_is_rebuilt_and_an_open_waits_for_that() {
+    let cluster = Cluster::up(5);
+    let job = lazy(&cluster, "lazy");
+    let mut run = start(&job, [0, 1, 2, 3]);
+    let written = seal_two_each(&job, 4, "ck");
+    run.stop();
+    cluster.poweroff(1);
+    job.arm("rebuild.start=wait");
+    let hosts = [0, 4, 2, 3];
+    let mut run = start(&job, hosts);
+    for node in hosts {
+        let listed =
+            job.on(node).run(&format!("cd {SCR}/ck && stat -c '%n %s' big.* .complete")).must().to_owned();
+        let sizes = "big.0 100000\nbig.1 200000\nbig.2 300000\nbig.3 400000\n.complete 0";
+        assert_eq!(listed.trim(), sizes, "on node{node}");
+    }
+    assert_eq!(sums(&job, 4, 2, "ck"), written[2], "what is there is read meanwhile");
+    let status = job.status(0).expect("it is mounted");
+    assert_eq!((state(&job, 0, "ck").0.as_str(), restoring(&job, 0)), ("sealed", 1), "{status}");
+    assert!(status["datasets"][0]["survives"].to_string().contains("false"), "{status}");
+    let shown = job.on(0).run("scrfs-ctl status").must().to_owned();
+    assert!(shown.contains("ck: 1 of its members are not rebuilt yet"), "{shown}");
+
+    let mut open = job.on(3).sh(&format!("cd {SCR}/ck; md5sum big.1 small.1 > /tmp/sums")).spawn().unwrap();
+    wait::until_true("the open to wait", SOON, || {
+        job.status(3).is_some_and(|status| status["waiting"].as_u64() > Some(0))
+    });
+    assert!(open.try_wait().unwrap().is_none(), "it waits");
+    job.arm("rebuild.start=wait@1000");
+    assert!(open.wait().unwrap().success(), "{}", job.events(3));
+    assert_eq!(job.on(3).run("cat /tmp/sums").must().trim(), written[1].trim(), "{}", job.events(3));
+    await_whole(&job, hosts);
+    assert!(job.events(0).contains("all its members are on their nodes again"), "{}", job.events(0));
+    run.stop();
+
+    // So another node may be lost.
+    cluster.kill(2);
+    cluster.boot(2).expect("it boots");
+    job.mount([2]);
+    let mut run = start(&job, hosts);
+    for (of, sum) in written.iter().enumerate() {
+        assert_eq!(sums(&job, hosts[(of + 1) % 4], of, "ck"), *sum, "of node{of}");
+    }
+    await_whole(&job, hosts);
+    run.stop();
+}
+
+#[test]
+fn successors_of_coordinators_that_die_restore_what_is_left() {
+    let cluster = Cluster::up(5);
+    let job = lazy(&cluster, "lazier");
+    let mut run = start(&job, [0, 1, 2, 3]);
+    let written = seal_two_each(&job, 4, "ck");
+    run.stop();
+    cluster.poweroff(1);
+    let hosts = [0, 4, 2, 3];
+    for fault in ["rebuild.start=kill@1", "rebuild.block=kill@1", "rebuild.finish=kill@1"] {
+        job.arm(fault);
+        let mut run = start(&job, hosts);
+        wait::until_true(fault, SOON, || job.fired());
+        await_whole(&job, hosts);
+        assert_eq!(sums(&job, 0, 1, "ck"), written[1], "{fault}");
+        run.stop();
+        cluster.kill(4);
+        cluster.boot(4).expect("it boots");
+        job.mount([4]);
+    }
+}
+
+/// Its files are carried on by the nodes that have them: the seal waits until all are there.
+#[test]
+fn the_next_generation_of_a_dataset_that_is_not_whole_yet_has_all_its_files() {
+    let cluster = Cluster::up(5);
+    let job = lazy(&cluster, "onward");
+    let mut run = start(&job, [0, 1, 2, 3]);
+    let mut written = seal_two_each(&job, 4, "ck");
+    run.stop();
+    cluster.poweroff(1);
+    job.arm("rebuild.start=wait");
+    let hosts = [0, 4, 2, 3];
+    let mut run = start(&job, hosts);
+    job.on(2).run(&format!("cd {SCR}/ck && echo changed > small.2")).must();
+    let mut marker = job.on(2).sh(&format!("touch {SCR}/ck/.complete")).spawn().unwrap();
+    wait::until_true("the marker to wait", SOON, || {
+        job.status(2).is_some_and(|status| status["waiting"].as_u64() > Some(0))
+    });
+    assert!(marker.try_wait().unwrap().is_none(), "it waits");
+    job.arm("rebuild.start=wait@1000");
+    assert!(marker.wait().unwrap().success(), "{}", job.events(2));
+    written[2] = sums(&job, 2, 2, "ck");
+    run.stop();
+    cluster.kill(0);
+    cluster.boot(0).expect("it boots");
+    job.mount([0]);
+    let mut run = start(&job, hosts);
+    for (of, sum) in written.iter().enumerate() {
+        assert_eq!(sums(&job, hosts[(of + 1) % 4], of, "ck"), *sum, "of node{of}");
+    }
+    run.stop();
+}
