@@ -139,3 +139,48 @@ fn the_next_generation_of_a_dataset_that_is_not_whole_yet_has_all_its_files() {
     }
     run.stop();
 }
+
+/// Nothing is left in any cache: names come from what the prefix records, bytes behind them.
+#[test]
+fn what_only_the_prefix_has_is_listed_at_once_and_fetched_behind_the_program() {
+    let cluster = Cluster::up(5);
+    let job = Job::new(&cluster, "afar").set("SCR_FLUSH", "1").set("SCRFS_RESTART", "lazy");
+    job.mount(0..5);
+    let mut run = start(&job, [0, 1, 2, 3]);
+    let written = seal_two_each(&job, 4, "ck");
+    wait::until_true("the flush", SOON, || state(&job, 0, "ck").0 == "flushed");
+    run.stop();
+    for node in 0..4 {
+        cluster.kill(node);
+        cluster.boot(node).expect("it boots");
+    }
+    job.mount(0..4);
+    job.arm_daemon("fetch.block=wait");
+    let hosts = [0, 1, 2, 3];
+    let mut run = start(&job, hosts);
+    for node in hosts {
+        let listed = job.on(node).run(&format!("cd {SCR}/ck && stat -c '%n %s' big.* .complete"));
+        let sizes = "big.0 100000\nbig.1 200000\nbig.2 300000\nbig.3 400000\n.complete 0";
+        assert_eq!(listed.must().trim(), sizes, "on node{node}");
+    }
+    assert_eq!(restoring(&job, 0), 4, "{}", job.events(0));
+    for (of, sum) in written.iter().enumerate() {
+        assert_eq!(sums(&job, hosts[(of + 1) % 4], of, "ck"), *sum, "of node{of}, before it is there");
+    }
+    job.arm_daemon("fetch.block=wait@1000");
+    for node in hosts {
+        wait::until_true(&format!("ck to be whole, says node{node}"), SOON, || restoring(&job, node) == 0);
+    }
+    run.stop();
+
+    // It is protected: without the prefix, too, a node may be lost.
+    let gone = format!("rm -r {0}/ck {0}/.scr/index.scr", job.prefix());
+    job.on(0).run(&gone).must();
+    cluster.poweroff(1);
+    let hosts = [0, 4, 2, 3];
+    let mut run = start(&job, hosts);
+    for (of, sum) in written.iter().enumerate() {
+        assert_eq!(sums(&job, hosts[(of + 1) % 4], of, "ck"), *sum, "of node{of}, without the prefix");
+    }
+    run.stop();
+}

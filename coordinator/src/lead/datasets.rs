@@ -22,6 +22,14 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// The others of its set give an absent member back.
+    pub(super) fn gives_back(&self, member: Member) -> bool {
+        let layout = &self.catalog.layout;
+        let Some(set) = layout.sets.iter().find(|set| set.contains(&member)) else { return false };
+        let lost: Vec<usize> = (0..set.len()).filter(|at| self.absent.contains(&set[*at])).collect();
+        layout.survives(set, &lost)
+    }
+
     /// As the rules of the caches see it.
     pub(super) fn cached(&self, settings: &Settings) -> Cached<'_> {
         let flushed = self.flushed && settings.fetch;

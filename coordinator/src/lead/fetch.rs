@@ -155,6 +155,7 @@ impl Fetches {
         later.append(&mut self.queue);
         self.queue = later;
         self.wanted.extend(self.restores.due(cluster));
+        self.restores.refill(cluster, &round_touches);
         let touched = |cluster: &Cluster, id: DatasetId| {
             cluster.datasets.any(id).is_some_and(|known| round_touches(&known.catalog.name))
         };
@@ -180,7 +181,7 @@ impl Fetches {
 
     /// A member of this dataset is being rebuilt, or will be.
     pub(super) fn rebuilding(&self, id: DatasetId) -> bool {
-        self.mends.busy(id) || self.wanted.iter().any(|(wanted, _)| *wanted == id)
+        self.mends.busy(id) || self.restores.refills(id) || self.wanted.iter().any(|(of, _)| *of == id)
     }
 
     /// Datasets with members that are on no node, and will be.
@@ -196,7 +197,8 @@ impl Fetches {
 
     /// What running rebuilds mean for a directory operation.
     pub(super) fn hold(&self, op: &DirOp) -> Hold {
-        let rebuilt = |path: &RelPath| path.split_first().is_some_and(|(top, _)| self.mends.busy_name(top));
+        let is_held = |top: &[u8]| self.mends.busy_name(top) || self.restores.holds(top);
+        let rebuilt = |path: &RelPath| path.split_first().is_some_and(|(top, _)| is_held(top));
         if paths(op).any(rebuilt) { Hold::Wait } else { Hold::Free }
     }
 
@@ -216,7 +218,10 @@ impl Fetches {
                 continue;
             }
             if known.absent.contains(&copy.member) {
-                fetch.bad.insert(copy.member);
+                // Else it comes from the prefix.
+                if known.gives_back(copy.member) {
+                    fetch.bad.insert(copy.member);
+                }
                 continue;
             }
             let Some(from) = cluster.rank_of(&host) else {
@@ -313,6 +318,10 @@ impl Fetches {
         let job = share.job;
         let mine = |fetch: &Fetch| matches!(&fetch.step, Step::Sending(_, _, running, _) if *running == job);
         let Some((key, fetch)) = self.all.iter_mut().find(|(_, fetch)| mine(fetch)) else {
+            if let Some(ended) = self.restores.job(cluster, &share) {
+                self.ended |= ended;
+                return true;
+            }
             let Some(mending) = self.mends.job(cluster, share) else { return false };
             if let Mending::Ended(all) = mending {
                 for mended in all {
@@ -348,6 +357,32 @@ impl Fetches {
             }
         }
         true
+    }
+
+    /// A member was fetched from the prefix, or could not be; also one that nobody awaits any more.
+    pub(super) fn fetched_member(
+        &mut self,
+        cluster: &mut Cluster,
+        node: NodeRank,
+        id: DatasetId,
+        result: Result<(), FetchFailure>,
+    ) {
+        let corrupt = result.as_ref().is_err_and(|failure| failure.corrupt);
+        if corrupt {
+            self.fail_there(cluster, id);
+        }
+        self.ended |= self.restores.fetched(cluster, node, id, result);
+    }
+
+    /// Its copy on the PFS is marked FAILED, once.
+    fn fail_there(&mut self, cluster: &mut Cluster, id: DatasetId) {
+        let Some(known) = cluster.datasets.any(id).filter(|_| self.failed_there.insert(id)) else { return };
+        let (epoch, name) = (known.catalog.epoch, known.catalog.name.clone());
+        let directory = cluster.prefix_of(&name);
+        let stored =
+            StoredDataset { id, epoch, name, directory, created_us: None, usable: true, current: false };
+        cluster.warn(format!("dataset {id}: its copy on the PFS is bad and is marked FAILED"));
+        cluster.pfs(PfsTask::MarkFailed(stored));
     }
 
     /// All fetches that waited for the rebuild of this member go on.
@@ -393,16 +428,8 @@ impl Fetches {
         let full = failure.full.map(|full| (node, full));
         fetch.missed.push(Missed { reason, bad: failure.corrupt, full });
         let id = fetch.file.id;
-        if failure.corrupt
-            && let Some(known) = cluster.datasets.any(id)
-            && self.failed_there.insert(id)
-        {
-            let (epoch, name) = (known.catalog.epoch, known.catalog.name.clone());
-            let directory = cluster.prefix_of(&name);
-            let stored =
-                StoredDataset { id, epoch, name, directory, created_us: None, usable: true, current: false };
-            cluster.warn(format!("dataset {id}: its copy on the PFS is bad and is marked FAILED"));
-            cluster.pfs(PfsTask::MarkFailed(stored));
+        if failure.corrupt {
+            self.fail_there(cluster, id);
         }
         self.next_source(cluster, &key);
         true

@@ -31,6 +31,7 @@ mod prefix;
 mod rebuild;
 mod recover;
 mod refetch;
+mod refill;
 mod requests;
 mod restore;
 mod saving;
@@ -373,6 +374,10 @@ impl Running {
                 // It may be given up now: then it may go, and the next one may be due.
                 self.choose();
                 awaited || gone
+            }
+            (Phase::Serving, Event::FetchedMember { id, result }) => {
+                self.fetches.fetched_member(cluster, node, id, result.map(drop));
+                true
             }
             (Phase::Serving, Event::CopiedFromPrefix { request, result }) => {
                 self.fetches.copied(cluster, node, request, result)

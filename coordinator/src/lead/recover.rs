@@ -322,7 +322,7 @@ impl Recover {
             Some(Recovered::Running) => {}
             Some(Recovered::Done(catalog)) => {
                 let (flushed, stored, absent) = match std::mem::replace(&mut self.step, Step::Done) {
-                    Step::FromPrefix(candidate, _) => (true, candidate.stored, BTreeSet::new()),
+                    Step::FromPrefix(candidate, refetch) => (true, candidate.stored, refetch.into_absent()),
                     Step::FromCache(candidate, rebuild) => {
                         let stored = candidate.stored.filter(|stored| stored.usable && stored.is(&catalog));
                         let flushed = candidate.held.as_ref().is_some_and(Held::flushed) || stored.is_some();

@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{Command, FetchFailure, FrozenFile, Reason};
-use scrfs::dataset::{Catalog, Entry, EntryKind};
+use scrfs::dataset::{Catalog, Entry, EntryKind, Layout, Protection};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
 use scrfs::prefix::{PfsTask, StoredDataset};
+use scrfs::redundancy::sets::lay_out;
 
 use super::answers::Answers;
-use super::catalog::{Making, check, within};
+use super::catalog::{Making, check, places, within};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::encoding::{Encoded, Encoding};
@@ -63,6 +64,8 @@ pub(super) struct Refetch {
     revision: Option<u32>,
     /// As the prefix has it, dealt to the current nodes.
     source: Option<Catalog>,
+    /// Members that are fetched behind the programs.
+    absent: BTreeSet<Member>,
     step: Step,
 }
 
@@ -73,7 +76,13 @@ impl Refetch {
         // A rebuild that failed has left members on nodes that had none before.
         let holders = cluster.nodes().filter(|_| !held.is_empty()).collect();
         let revision = held.iter().map(Held::highest_revision).max();
-        Self { stored, holders, revision, source: None, step: Step::Reading(cluster.now + READ_LIMIT) }
+        let (source, absent, step) = (None, BTreeSet::new(), Step::Reading(cluster.now + READ_LIMIT));
+        Self { stored, holders, revision, source, absent, step }
+    }
+
+    /// Members that no node has, and that are fetched while programs run.
+    pub(super) fn into_absent(self) -> BTreeSet<Member> {
+        self.absent
     }
 
     fn id(&self) -> DatasetId {
@@ -125,7 +134,31 @@ impl Refetch {
         Some(Recovered::Running)
     }
 
+    /// A lazy restart lists what the prefix records; its bytes come when programs run.
+    fn list(&mut self, cluster: &mut Cluster) {
+        let Some(mut catalog) = self.source.take() else { return };
+        let protection = cluster.settings.protections.of(catalog.id.0).clone();
+        let Protection { set_size, hop_distance, .. } = protection;
+        let sets = lay_out(&cluster.groups_of(&protection), set_size as usize, hop_distance as usize);
+        let mut members = places(&cluster.hosts);
+        for entry in &catalog.entries {
+            if let EntryKind::File(copy) = &entry.kind {
+                let place = &mut members[copy.member.0 as usize];
+                (place.files, place.bytes) = (place.files + 1, place.bytes.saturating_add(copy.size));
+            }
+        }
+        self.absent = (0..).map(Member).take(members.len()).collect();
+        catalog.layout = Layout { protection, members, sets, encoding: 0 };
+        catalog.epoch = self.stored.epoch;
+        catalog.revision = cluster.next_revision(self.revision);
+        let nodes = cluster.nodes();
+        self.step = Step::Committing(Committing::start(cluster, catalog.into(), nodes, false));
+    }
+
     fn fetch(&mut self, cluster: &mut Cluster) {
+        if cluster.settings.restart.lazy_fetch {
+            return self.list(cluster);
+        }
         let Some(source) = &self.source else { return };
         let (mut shared, mut files) = (Vec::new(), BTreeMap::<Member, Vec<Entry>>::new());
         for entry in &source.entries {

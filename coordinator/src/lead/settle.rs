@@ -106,15 +106,20 @@ impl Held {
         self.lost(layout).any(|(_, lost)| !lost.is_empty())
     }
 
-    /// Members that are on no node, and that the others can give back where they were.
+    /// Members that are on no node, and that the others, or the prefix, can give back where they
+    /// were.
     fn absent(&self, cluster: &Cluster, layout: &Layout) -> BTreeSet<Member> {
-        let is_here = |member: &Member| {
-            let place = layout.members.get(member.0 as usize);
-            place.is_some_and(|place| cluster.rank_of(&place.host).is_some())
+        let fetched = self.flushed() && cluster.settings.fetch;
+        let place = |member: &Member| layout.members.get(member.0 as usize);
+        let is_here =
+            |member: &Member| place(member).is_some_and(|place| cluster.rank_of(&place.host).is_some());
+        let has_any = |member: &Member| {
+            layout.has_redundancy_file(*member) || place(member).is_some_and(|place| place.files > 0)
         };
         let given_back = |(set, lost): (&Vec<Member>, Vec<usize>)| {
-            let can = layout.survives(set, &lost) && set.iter().all(is_here);
-            lost.into_iter().filter(|_| can).map(|at| set[at]).collect::<Vec<_>>()
+            let can = (fetched || layout.survives(set, &lost)) && set.iter().all(is_here);
+            let lost: Vec<Member> = lost.into_iter().map(|at| set[at]).collect();
+            if can && lost.iter().any(has_any) { lost } else { Vec::new() }
         };
         self.lost(layout).flat_map(given_back).collect()
     }

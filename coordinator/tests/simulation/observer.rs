@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::HeldState;
+use scrfs::control::{HeldState, Settings};
 use scrfs::dataset::{Catalog, EntryKind, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member};
 use scrfs::path::RelPath;
@@ -168,8 +168,9 @@ fn removed(nodes: &[Daemon], key: Key) -> bool {
     removals.any(|(newest, during)| key <= *newest && served <= Some(*during))
 }
 
-/// What a restart must present as current.
-pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, distribute: bool, fetch: bool) -> Option<Key> {
+/// What a restart must present as current. A lazy one has read no bytes of the prefix.
+pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, settings: &Settings) -> Option<Key> {
+    let Settings { distribute, fetch, ref restart, .. } = *settings;
     let mut keys: BTreeSet<Reverse<Key>> = prefix.datasets.keys().map(|key| Reverse(*key)).collect();
     for node in nodes {
         let complete = node.datasets.iter().filter(|(_, dataset)| dataset.state == HeldState::Complete);
@@ -184,7 +185,12 @@ pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, distribute: bool, fetc
     let cached =
         |key: &Key| distribute && in_caches(nodes, *key) && !makes_room(key) && !removed(nodes, *key);
     let joined = |key: &Key| joined(nodes, prefix, *key) && !removed(nodes, *key);
-    let found = |key: &Key| cached(key) || (fetch && (in_prefix(prefix, *key) || joined(key)));
+    let is_listed = |key: &Key| {
+        let stored = prefix.datasets.get(key);
+        restart.lazy_fetch && stored.is_some_and(|stored| !stored.failed && !stored.unreadable)
+    };
+    let stored = |key: &Key| in_prefix(prefix, *key) || is_listed(key) || joined(key);
+    let found = |key: &Key| cached(key) || (fetch && stored(key));
     keys.into_iter().map(|key| key.0).find(found)
 }
 

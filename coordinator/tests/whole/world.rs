@@ -130,6 +130,7 @@ impl World {
         let mut settings = settings(&mut rng, &directory.path().join("pfs"));
         // Of its own, so that all else of a seed stays what it was.
         settings.restart.lazy = seed % 2 == 1;
+        settings.restart.lazy_fetch = !seed.is_multiple_of(3);
         let count = 1 + rng.below(6);
         let (deadly, failing) = (rng.chance(60), rng.chance(30));
         let mut world = Self {

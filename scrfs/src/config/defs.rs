@@ -272,6 +272,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "eager: programs start when all bytes are there; lazy: when all names are, lost bytes are rebuilt behind",
     ),
     row(
+        "SCRFS_FETCH",
+        Kind::Word(RESTARTS),
+        "eager",
+        "lazy: what only the prefix has is listed at once and fetched behind programs; so it is with SCRFS_RESTART=lazy",
+    ),
+    row(
         "SCRFS_KEEP_UNSEALED",
         Kind::Bool,
         "0",
@@ -374,7 +380,6 @@ pub const NOT_YET: &[&str] = &[
     "SCR_FLUSH_ASYNC_PERCENT",
     "SCR_PREFIX_SIZE",
     "SCR_FILE_BUF_SIZE",
-    "SCRFS_FETCH",
     "SCRFS_ENCODE_THREADS",
     "CACHE",
 ];

@@ -15,24 +15,31 @@ pub struct Restarting {
     pub keep_unsealed: bool,
     /// `SCRFS_RESTART`: programs start before lost members are rebuilt.
     pub lazy: bool,
+    /// `SCRFS_FETCH`, or `SCRFS_RESTART`: they start before what only the prefix has is fetched.
+    pub lazy_fetch: bool,
 }
 
 impl Restarting {
     /// As daemons are told.
     pub(super) fn rules(self) -> RestartRules {
-        let Self { keep_unsealed, lazy, .. } = self;
-        RestartRules { keep_unsealed, lazy, ..RestartRules::default() }
+        let Self { keep_unsealed, lazy, lazy_fetch, .. } = self;
+        RestartRules { keep_unsealed, lazy, lazy_fetch, ..RestartRules::default() }
     }
 }
 
 impl Layers {
     pub(super) fn restarting(&self) -> Result<Restarting, ConfigError> {
-        let way = self.read("SCRFS_RESTART", |text, _| value::word(text, defs::RESTARTS))?;
+        let is_lazy = |name| {
+            let way = self.read(name, |text, _| value::word(text, defs::RESTARTS))?;
+            Ok::<_, ConfigError>(way == Some("lazy"))
+        };
+        let lazy = is_lazy("SCRFS_RESTART")?;
         Ok(Restarting {
             distribute: self.boolean("SCR_DISTRIBUTE")?,
             fetch: self.boolean("SCR_FETCH")?,
             keep_unsealed: self.boolean("SCRFS_KEEP_UNSEALED")?,
-            lazy: way == Some("lazy"),
+            lazy,
+            lazy_fetch: lazy || is_lazy("SCRFS_FETCH")?,
         })
     }
 }

@@ -107,6 +107,8 @@ pub struct RestartRules {
     pub keep_unsealed: bool,
     /// `SCRFS_RESTART`: programs start before lost members are rebuilt.
     pub lazy: bool,
+    /// `SCRFS_FETCH`: they start before what only the prefix has is fetched.
+    pub lazy_fetch: bool,
     /// Datasets of earlier epochs are not presented; `u64::MAX`: none is (`scrfs-run --fresh`).
     pub not_before: u64,
     /// Several scrfs-runs work side by side in one job, each under a name of its own

@@ -81,7 +81,7 @@ impl Node {
     }
 
     /// The first of a member's files that is not there with its size.
-    fn first_missing(&self, dataset: &Dataset, part: &Part) -> Option<String> {
+    pub(super) fn first_missing(&self, dataset: &Dataset, part: &Part) -> Option<String> {
         let home = match self.cache.home(dataset, self.tree.as_ref()) {
             Ok(home) => home,
             Err(error) => return Some(format!("its directory: {error}")),

@@ -257,14 +257,20 @@ impl Node {
         part.crcs_known = true;
         let wanted = part.bytes();
         let failed = |reason: Reason| self.fetch_failed(id, wanted, reason);
-        let dataset = self.begin_fetch(order, &part).map_err(failed)?;
+        let listed = |part: &Part| {
+            let file =
+                |(entry, copy): &(Entry, FileCopy)| FrozenFile { path: entry.path.clone(), size: copy.size };
+            part.files.iter().map(file).collect()
+        };
+        if self.has_member(id, member, &part) {
+            return Ok(listed(&part));
+        }
+        self.begin_fetch(order, &part).map_err(failed)?;
         let (monitor, identity) = self
             .begin_transfer(id, "fetching", part.bytes())
             .ok_or("the coordinator is gone")
             .map_err(here)?;
         let pfs = PfsDirectory::open(&identity, &order.directory).map_err(there)?;
-        let home = self.cache.home(&dataset, self.tree.as_ref());
-        let home = home.map_err(|error| failed(error.into()))?;
         for (entry, copy) in &part.files {
             let staged = Staged::File(member, entry.path.clone());
             self.fetch_file(&pfs, id, &staged, entry, copy, &monitor).map_err(|(failure, errno)| {
@@ -272,15 +278,22 @@ impl Node {
                 let full = is_full.then(|| NoRoom { wanted, room: self.room_for_copies(id) });
                 FetchFailure { full, ..failure }
             })?;
-            let placed = self.cache.put_in_place(id, &staged, home.as_fd(), &entry.path);
-            placed.map_err(|error| failed(Reason::from(error).on(&entry.path)))?;
         }
+        let home = self.place_member(id, member, &part.files).map_err(|error| failed(error.into()))?;
         make_others(&home, &part.others).map_err(|error| failed(error.into()))?;
         let synced = cache::sync_directories(home.as_fd(), part.files.iter().map(|(entry, _)| &entry.path));
         synced.map_err(|error| failed(error.into()))?;
         part.origin = Origin::Here;
         self.put_part(id, member, &part).map_err(failed)?;
-        Ok(part.files.iter().map(|(e, copy)| FrozenFile { path: e.path.clone(), size: copy.size }).collect())
+        Ok(listed(&part))
+    }
+
+    /// An earlier fetch, of which the rest failed, has brought this member.
+    fn has_member(&self, id: DatasetId, member: Member, wanted: &Part) -> bool {
+        let Ok(dataset) = self.dataset(id) else { return false };
+        let same = |part: &&Arc<Part>| part.recorded && part.files == wanted.files;
+        let part = dataset.parts.get(&member).filter(same);
+        part.is_some_and(|part| self.first_missing(&dataset, part).is_none())
     }
 
     /// Not the PFS's fault; the cache may have no room, or no inodes.
@@ -290,15 +303,22 @@ impl Node {
     }
 
     /// The filemap's entry is there before the first byte.
-    fn begin_fetch(&self, order: &FetchOrder, part: &Part) -> Result<Dataset, Reason> {
+    fn begin_fetch(&self, order: &FetchOrder, part: &Part) -> Result<(), Reason> {
         let (id, member) = (order.id, order.member);
         let mut disk = self.disk.lock();
-        if let Some(have) = self.state.lock().table.datasets.get(&id) {
-            if have.name != order.name || have.life.is_leaving() {
-                return Err(format!("dataset {id} is {} here, or is being removed", have.shown_name()).into());
-            }
-            if !have.life.is_complete() && have.life.is_in_tree() {
-                return Err("it is being sealed here".into());
+        {
+            let state = self.state.lock();
+            let restarts = state.attached.as_ref().is_some_and(super::state::Attached::presents_later);
+            match state.table.datasets.get(&id) {
+                None if !restarts => return Err("the dataset was removed here".into()),
+                Some(have) if have.name != order.name || have.life.is_leaving() => {
+                    let shown = have.shown_name();
+                    return Err(format!("dataset {id} is {shown} here, or is being removed").into());
+                }
+                Some(have) if !have.life.is_complete() && have.life.is_in_tree() => {
+                    return Err("it is being sealed here".into());
+                }
+                _ => {}
             }
         }
         self.cache.settle(id, &order.name, &order.entries)?;
@@ -312,8 +332,7 @@ impl Node {
             dataset.flushed = true;
             dataset.parts.insert(member, Arc::clone(&part));
         })?;
-        drop(disk);
-        self.dataset(id).map_err(Reason::from)
+        Ok(())
     }
 
     fn put_part(&self, id: DatasetId, member: Member, part: &Part) -> Result<(), Reason> {

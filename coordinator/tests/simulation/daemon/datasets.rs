@@ -123,9 +123,6 @@ impl Daemon {
     pub(crate) fn finish_member(&mut self, id: DatasetId) -> Result<MemberPart, String> {
         let directories = self.datasets.get(&id).map(|dataset| self.directories_in(&dataset.name));
         let dataset = self.datasets.get_mut(&id).ok_or("no such seal")?;
-        if dataset.state == HeldState::Complete {
-            return Err("complete already".to_owned());
-        }
         let (member, mut data) = dataset.frozen.clone().ok_or("not frozen")?;
         data.encodings.insert(0);
         let mut entries = vec![root()];
@@ -135,7 +132,9 @@ impl Daemon {
             let copy = FileCopy { size, crc, member, program_rank: None };
             entries.push(entry(path.clone(), EntryKind::File(copy)));
         }
-        dataset.state = HeldState::Recorded;
+        if dataset.state == HeldState::Frozen {
+            dataset.state = HeldState::Recorded;
+        }
         dataset.members.insert(member, data);
         Ok(MemberPart { member, entries, taken: 0 })
     }

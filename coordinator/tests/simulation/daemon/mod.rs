@@ -471,8 +471,18 @@ impl Daemon {
             }
             Command::FetchMember { id, epoch, name, member, entries, .. } => {
                 self.highest_id = self.highest_id.max(id.0);
-                let former = self.datasets.insert(id, Dataset::begin(epoch, name, HeldState::Frozen));
-                assert!(former.is_none(), "an old version must be evicted before a fetch");
+                let is_listed = self.datasets.get(&id).is_some_and(|dataset| dataset.listed);
+                if !is_listed && self.served == self.epoch {
+                    let reason = "it was removed".to_owned();
+                    let failure = FetchFailure { reason, corrupt: false, full: None };
+                    events.push(Event::FetchedMember { id, result: Err(failure) });
+                    return events;
+                }
+                if !is_listed {
+                    let fresh = Dataset::begin(epoch, name, HeldState::Frozen);
+                    let former = self.datasets.insert(id, fresh);
+                    assert!(former.is_none(), "an old version must be evicted before a fetch");
+                }
                 let result = self.fetch_member(prefix, rng, trouble, id, member, &entries);
                 events.push(Event::FetchedMember { id, result });
             }

@@ -7,18 +7,25 @@ use scrfs::dataset::{Catalog, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
 
 use super::World;
-use crate::observer;
+use crate::observer::{self, Key};
 
 impl World {
     /// Of a dataset that was sealed before, this file may be on no node when it is committed: its
     /// member is rebuilt behind the programs.
     pub(super) fn may_be_absent(&self, catalog: &Catalog, copy: &FileCopy) -> bool {
-        let is_lazy = self.settings.restart.lazy && self.start == Start::Restart;
+        let restart = &self.settings.restart;
         let (whole, readable) = observer::in_places(&self.nodes, catalog);
-        is_lazy
-            && self.truth.contains_key(&(catalog.epoch, catalog.id))
+        let key = (catalog.epoch, catalog.id);
+        self.start == Start::Restart
+            && self.truth.contains_key(&key)
             && !readable.contains(&copy.member)
-            && observer::has_source(catalog, (&whole, &readable), copy.member)
+            && (restart.lazy_fetch && self.is_fetched(key)
+                || restart.lazy && observer::has_source(catalog, (&whole, &readable), copy.member))
+    }
+
+    /// A restart would fetch it.
+    pub(super) fn is_fetched(&self, key: Key) -> bool {
+        self.settings.fetch && self.prefix.datasets.contains_key(&key)
     }
 
     pub(super) fn marked_absent(&mut self, id: DatasetId, members: &[Member]) {
@@ -41,7 +48,8 @@ impl World {
                     .entries
                     .iter()
                     .any(|entry| matches!(&entry.kind, EntryKind::File(copy) if copy.member == member));
-                let can = has_files && observer::rebuildable(catalog, &whole, member);
+                let can = has_files && observer::rebuildable(catalog, &whole, member)
+                    || self.settings.fetch && observer::in_prefix(&self.prefix, (catalog.epoch, id));
                 assert!(readable.contains(&member) || !can, "member {member} of {id} is not restored");
             }
         }

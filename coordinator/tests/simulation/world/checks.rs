@@ -10,7 +10,7 @@ use scrfs::path::RelPath;
 use scrfs::prefix::PfsTask;
 
 use super::{World, room};
-use crate::daemon::{Answered, Daemon, Dataset, EEXIST, rename, size_of, top_of};
+use crate::daemon::{Answered, Daemon, Dataset, EEXIST, crc_of, rename, size_of, top_of};
 use crate::observer;
 use crate::prefix::TRIES;
 
@@ -81,7 +81,14 @@ impl World {
         self.check_presented(&listed);
         for (id, dataset) in &listed {
             self.rotten.remove(&(dataset.epoch, *id));
-            observer::readable(&self.nodes, &self.truth, *id, &self.absent(*id));
+            // Nobody has read yet what a lazy restart fetches.
+            let absent = self.absent(*id);
+            if absent.is_empty()
+                || !self.settings.restart.lazy_fetch
+                || !self.is_fetched((dataset.epoch, *id))
+            {
+                observer::readable(&self.nodes, &self.truth, *id, &absent);
+            }
         }
         let current = listed.iter().map(|(id, dataset)| (dataset.epoch, *id)).max();
         let current_name = listed.iter().find(|(id, _)| Some(*id) == current.map(|key| key.1));
@@ -193,7 +200,13 @@ impl World {
         for entry in &catalog.entries {
             let EntryKind::File(copy) = &entry.kind else { continue };
             if self.may_be_absent(catalog, copy) {
-                sealed.insert(entry.path.clone(), self.truth[&key][&entry.path]);
+                let content = self.truth[&key][&entry.path];
+                assert_eq!(
+                    (size_of(content), crc_of(content)),
+                    (copy.size, copy.crc),
+                    "it is not what was sealed"
+                );
+                sealed.insert(entry.path.clone(), content);
                 continue;
             }
             let host = &catalog.layout.members[copy.member.0 as usize].host;

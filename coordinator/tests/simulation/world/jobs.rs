@@ -29,6 +29,9 @@ impl World {
             Job::Encode { id, set, encoding, fresh, .. } if *encoding != 0 => {
                 self.encode_anew(share, *id, (set, *encoding), fresh.as_ref())
             }
+            Job::Encode { id, set, .. } if self.is_listed(share.node, *id) => {
+                self.encode_listed(share, *id, set)
+            }
             Job::Encode { id, paths, set, .. } => {
                 for (member, paths) in set.iter().zip(paths) {
                     let frozen = self.nodes[member.node.0 as usize].datasets.get(id);
@@ -68,6 +71,37 @@ impl World {
                 Ok(JobOutput::Done)
             }
         }
+    }
+
+    fn is_listed(&self, node: usize, id: DatasetId) -> bool {
+        self.nodes[node].datasets.get(&id).is_some_and(|dataset| dataset.listed)
+    }
+
+    /// A share of the encoding of a set whose members have come from the prefix.
+    fn encode_listed(&mut self, share: &Share, id: DatasetId, set: &[SetMember]) -> JobResult {
+        let mut output = JobOutput::Done;
+        for SetMember { member, node, .. } in set {
+            let here = node.0 as usize == share.node;
+            let dataset = self.nodes[node.0 as usize].datasets.get_mut(&id);
+            let Some(dataset) = dataset else { return passing("it was removed") };
+            let fetched = dataset.frozen.take_if(|(of, _)| here && of == member).map(|(_, data)| data);
+            let is_fetched = dataset.frozen.as_ref().is_some_and(|(of, _)| of == member);
+            if let Some(data) = fetched {
+                dataset.members.insert(*member, data);
+            }
+            match dataset.members.get_mut(member) {
+                Some(data) if data.bad => return passing("its bytes are bad"),
+                Some(data) if here => {
+                    data.encodings.insert(0);
+                    let (member, entries) = (*member, Vec::new());
+                    output = JobOutput::Part(Box::new(MemberPart { member, entries, taken: 0 }));
+                }
+                Some(_) => {}
+                None if is_fetched => {}
+                None => return passing("a peer is gone"),
+            }
+        }
+        Ok(output)
     }
 
     /// A share of the encoding of a complete dataset's set.

@@ -192,6 +192,7 @@ impl World {
             settings.cache_bytes = 500 + seed % 4001;
         }
         settings.restart.lazy = seed % 4 == 2;
+        settings.restart.lazy_fetch = seed % 8 > 5;
         racks::ask(&mut settings, seed);
         if seed % 3 == 1 {
             settings.advice.seconds = 1 + seed % 20;
@@ -310,11 +311,10 @@ impl World {
         }
         if start == Start::Restart {
             self.programs = false;
-            let Settings { distribute, fetch, .. } = self.settings;
             self.cramp();
             self.nodes.iter_mut().for_each(|node| node.pointers.begins());
             self.prefix.adopt(&self.truth);
-            self.expected = observer::expected(&self.nodes, &self.prefix, distribute, fetch);
+            self.expected = observer::expected(&self.nodes, &self.prefix, &self.settings);
         }
         // What was fetched by a restart that did not come to its end is in the caches now.
         self.from_prefix &= !self.ready;

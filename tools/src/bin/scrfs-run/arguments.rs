@@ -101,7 +101,8 @@ pub(crate) struct Arguments {
 /// When a restart starts the program.
 #[derive(Debug, clap::Args)]
 struct Restarting {
-    /// A restart starts the program when all bytes of its dataset are there (SCRFS_RESTART=eager).
+    /// A restart starts the program when all bytes of its dataset are there (SCRFS_RESTART=eager,
+    /// SCRFS_FETCH=eager).
     #[arg(long)]
     eager: bool,
     /// A restart starts the program when all names of its dataset are there; bytes that were lost
@@ -166,6 +167,7 @@ impl Arguments {
         }
         if let Some(way) = self.restarting.way() {
             environment.insert("SCRFS_RESTART".into(), way.into());
+            environment.insert("SCRFS_FETCH".into(), way.into());
         }
         start_once(&environment)?;
         self.refuse_empty_words()?;
