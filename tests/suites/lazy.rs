@@ -17,10 +17,12 @@ fn lazy<'a>(cluster: &'a Cluster, name: &str) -> Job<'a> {
 
 /// The program runs on these nodes.
 fn start(job: &Job<'_>, hosts: [usize; 4]) -> Running {
-    let run = job.start(&hosts, 4, 1, &["/bin/sleep", "600"]);
-    for node in hosts {
-        wait::until_true(&format!("the program on node{node}"), SOON, || runs(job, node));
-    }
+    let mut run = job.start(&hosts, 4, 1, &["/bin/sleep", "600"]);
+    wait::until_true("the program on all nodes", SOON, || {
+        let ended = run.try_code();
+        assert_eq!(ended, None, "{}", run.output());
+        hosts.iter().all(|node| runs(job, *node))
+    });
     run
 }
 

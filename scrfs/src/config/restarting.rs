@@ -33,13 +33,13 @@ impl Layers {
             let way = self.read(name, |text, _| value::word(text, defs::RESTARTS))?;
             Ok::<_, ConfigError>(way == Some("lazy"))
         };
-        let lazy = is_lazy("SCRFS_RESTART")?;
+        let (lazy, lazy_fetch) = (is_lazy("SCRFS_RESTART")?, is_lazy("SCRFS_FETCH")?);
         Ok(Restarting {
             distribute: self.boolean("SCR_DISTRIBUTE")?,
             fetch: self.boolean("SCR_FETCH")?,
             keep_unsealed: self.boolean("SCRFS_KEEP_UNSEALED")?,
             lazy,
-            lazy_fetch: lazy || is_lazy("SCRFS_FETCH")?,
+            lazy_fetch: lazy || lazy_fetch,
         })
     }
 }

@@ -24,6 +24,18 @@ fn load(environment: &[(&str, &str)], files: &[(&str, &str)]) -> Result<Config, 
 }
 
 #[test]
+fn a_lazy_restart_fetches_lazily_too() {
+    let lazy = |environment: &[(&str, &str)]| {
+        let restarting = load(environment, &[]).unwrap().restarting;
+        (restarting.lazy, restarting.lazy_fetch)
+    };
+    assert_eq!(lazy(&[]), (false, false));
+    assert_eq!(lazy(&[("SCRFS_FETCH", "lazy")]), (false, true));
+    assert_eq!(lazy(&[("SCRFS_RESTART", "lazy")]), (true, true));
+    assert_eq!(lazy(&[("SCRFS_RESTART", "lazy"), ("SCRFS_FETCH", "eager")]), (true, true));
+}
+
+#[test]
 fn defaults_are_those_of_the_design() {
     let c = load(&[], &[]).unwrap();
     assert_eq!(c.prefix, Path::new("/work/dir"));
