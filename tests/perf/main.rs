@@ -19,6 +19,7 @@ mod mount;
 mod pairs;
 mod protect;
 mod quiet;
+mod relaunch;
 mod small;
 mod spin;
 mod table;
@@ -109,8 +110,12 @@ fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
     if arguments.wants(commit::NAME) {
         rows.extend(commit::rows()?);
     }
+    if arguments.wants(relaunch::NAME) {
+        rows.extend(relaunch::rows(arguments)?);
+    }
     // The others' names have nothing of these.
-    let none = [spin::NAME, protect::NAME, quiet::NAME, commit::NAME].contains(&arguments.only.as_str());
+    let named = [spin::NAME, protect::NAME, quiet::NAME, commit::NAME, relaunch::NAME];
+    let none = named.contains(&arguments.only.as_str());
     let others: &[Kind] = if none { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
     for &kind in others {
         let backing = Backing::new(kind, arguments.mib * 3 + 1024)?;

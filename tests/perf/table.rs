@@ -20,6 +20,9 @@ pub(crate) enum Measure {
     /// As many bytes sent from rank to rank.
     Ring(Medium, Extent),
     Protect(Medium, Extent, Scheme),
+    /// From `scrfs-run` to the first byte that some rank reads, and to the last of all ranks.
+    RelaunchFirst,
+    RelaunchAll,
     IdleCoordinator,
     IdleDaemon,
     /// Of a dataset of some kilobytes, on so many nodes.
@@ -121,6 +124,10 @@ impl Measure {
                 "open of 1 MiB elsewhere, ranks that spin: one a core"
             }
             Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
+            Self::RelaunchFirst => {
+                "a node of 4 is lost, 256 MiB each, XOR: to the program's first byte, lazy to eager"
+            }
+            Self::RelaunchAll => "the same: until every rank has read its own file",
             Self::IdleCoordinator => "an idle coordinator, % of a core",
             Self::IdleDaemon => "an idle daemon, % of a core",
             Self::Tiny(nodes) => {

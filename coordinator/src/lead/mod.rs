@@ -2,9 +2,10 @@
 //! inputs in, outputs out; no file, socket, clock, thread or MPI.
 //!
 //! Each concern is a machine of its own in a file of its own: `settle` and `recover` (with
-//! `rebuild`, `refetch` and `saving`) until programs are served, then `directories`, `seal`, `flush`, `fetch`
-//! (with `mend`), `scrub` and `loose` side by side. [`Lead`] hands each input to the machine that
-//! awaits it; what nobody awaits is ignored with a note, never trusted.
+//! `rebuild`, `refetch` and `saving`) until programs are served, then `directories`, `seal`,
+//! `flush`, `fetch` (with `mend`, `restore` and `refill`), `scrub` and `loose` side by side; `phases`
+//! goes from the ones to the others. [`Lead`] hands each input to the machine that awaits it; what
+//! nobody awaits is ignored with a note, never trusted.
 
 mod advice;
 mod answers;
@@ -493,8 +494,9 @@ impl Running {
             Hold::Free => self.seals.hold(op),
             held => held,
         });
-        self.flushes.begin(cluster, |id| self.fetches.rebuilding(id) || restored.contains_key(&id));
-        self.scrubs.begin(cluster, |id| self.fetches.rebuilding(id));
+        let is_rebuilt = |id| self.fetches.rebuilding(id) || restored.contains_key(&id);
+        self.flushes.begin(cluster, is_rebuilt);
+        self.scrubs.begin(cluster, is_rebuilt);
         if !self.directories.renames_datasets() {
             self.loose.begin(cluster);
         }

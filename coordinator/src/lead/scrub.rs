@@ -84,8 +84,11 @@ impl Scrubs {
             }
             return;
         }
+        // What is not there yet is not bad.
+        let is_whole = |(id, _): &(DatasetId, bool)| !rebuilding(*id);
         while self.current.is_none()
-            && let Some((id, gently)) = self.waiting.pop_front()
+            && let Some(at) = self.waiting.iter().position(is_whole)
+            && let Some((id, gently)) = self.waiting.remove(at)
         {
             self.read(cluster, id, gently, None);
         }
@@ -261,6 +264,23 @@ mod tests {
         scrubs.removed(DatasetId(2));
         scrubs.begin(&mut cluster, |_| false);
         assert_eq!(told(&mut cluster), []);
+    }
+
+    #[test]
+    fn a_dataset_that_is_not_whole_yet_is_read_when_it_is() {
+        let (mut cluster, mut scrubs) = (cluster(), Scrubs::default());
+        scrubs.wish(DatasetId(1));
+        scrubs.begin(&mut cluster, |id| id == DatasetId(1));
+        assert_eq!(told(&mut cluster), []);
+        scrubs.wish(DatasetId(2));
+        scrubs.begin(&mut cluster, |id| id == DatasetId(1));
+        assert_eq!(told(&mut cluster), [read(2, 1, false)], "the other one need not wait for it");
+        for node in cluster.nodes().collect::<Vec<_>>() {
+            scrubs.scrubbed(&mut cluster, node, (DatasetId(2), 1), vec![]).unwrap();
+        }
+        told(&mut cluster);
+        scrubs.begin(&mut cluster, |_| false);
+        assert_eq!(told(&mut cluster), [read(1, 2, false)]);
     }
 
     #[test]
