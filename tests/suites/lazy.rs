@@ -62,7 +62,7 @@ fn programs_start_before_what_was_lost_is_rebuilt_and_an_open_waits_for_that() {
     assert_eq!((state(&job, 0, "ck").0.as_str(), restoring(&job, 0)), ("sealed", 1), "{status}");
     assert!(status["datasets"][0]["survives"].to_string().contains("false"), "{status}");
     let shown = job.on(0).run("scrfs-ctl status").must().to_owned();
-    assert!(shown.contains("ck: 1 of its members are not rebuilt yet"), "{shown}");
+    assert!(shown.contains("ck: 1 of its members are on no node yet"), "{shown}");
 
     let mut open = job.on(3).sh(&format!("cd {SCR}/ck; md5sum big.1 small.1 > /tmp/sums")).spawn().unwrap();
     wait::until_true("the open to wait", SOON, || {

@@ -230,9 +230,9 @@ impl Cluster {
         }
     }
 
-    /// A member is on its node, where it may have been absent.
-    pub(super) fn restored(&mut self, id: DatasetId, member: Member) {
-        let Some(absent) = self.datasets.restored(id, member) else { return };
+    /// These members are on their nodes, of which they may have been absent.
+    pub(super) fn restored(&mut self, id: DatasetId, members: &[Member]) {
+        let Some(absent) = self.datasets.restored(id, members) else { return };
         let members: Vec<Member> = absent.iter().copied().collect();
         if members.is_empty() {
             self.note(format!("dataset {id}: all its members are on their nodes again"));

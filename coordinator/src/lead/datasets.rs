@@ -22,12 +22,18 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The others of its set give an absent member back.
-    pub(super) fn gives_back(&self, member: Member) -> bool {
+    /// The absent members, in their order; with each, whether the others of its set give it back.
+    pub(super) fn given_back(&self) -> BTreeMap<Member, bool> {
         let layout = &self.catalog.layout;
-        let Some(set) = layout.sets.iter().find(|set| set.contains(&member)) else { return false };
-        let lost: Vec<usize> = (0..set.len()).filter(|at| self.absent.contains(&set[*at])).collect();
-        layout.survives(set, &lost)
+        let mut all = BTreeMap::new();
+        for set in layout.sets.iter().filter(|_| !self.absent.is_empty()) {
+            let lost: Vec<usize> = (0..set.len()).filter(|at| self.absent.contains(&set[*at])).collect();
+            if !lost.is_empty() {
+                let survives = layout.survives(set, &lost);
+                all.extend(lost.into_iter().map(|at| (set[at], survives)));
+            }
+        }
+        all
     }
 
     /// As the rules of the caches see it.
@@ -80,10 +86,12 @@ impl Datasets {
         self.listed.values().filter(|known| !known.absent.is_empty())
     }
 
-    /// A member is on its node; what is still absent, if this one was.
-    pub(super) fn restored(&mut self, id: DatasetId, member: Member) -> Option<&BTreeSet<Member>> {
+    /// Members are on their nodes; what is still absent, if some of these were.
+    pub(super) fn restored(&mut self, id: DatasetId, members: &[Member]) -> Option<&BTreeSet<Member>> {
         let known = self.listed.get_mut(&id).or_else(|| self.failed.get_mut(&id))?;
-        known.absent.remove(&member).then_some(&known.absent)
+        let before = known.absent.len();
+        known.absent.retain(|member| !members.contains(member));
+        (known.absent.len() < before).then_some(&known.absent)
     }
 
     pub(super) fn put_aside(&mut self, id: DatasetId) {

@@ -184,9 +184,14 @@ impl Fetches {
         self.mends.busy(id) || self.restores.refills(id) || self.wanted.iter().any(|(of, _)| *of == id)
     }
 
-    /// Datasets with members that are on no node, and will be.
-    pub(super) fn restored(&self, cluster: &Cluster) -> BTreeMap<DatasetId, Vec<u8>> {
-        let lacking = cluster.datasets.lacking().filter(|known| self.restores.goes_on(known));
+    /// Members of it are on no node, and will be.
+    pub(super) fn restores(&self, cluster: &Cluster, id: DatasetId) -> bool {
+        cluster.datasets.get(id).is_some_and(|known| self.restores.goes_on(cluster, known))
+    }
+
+    /// The names of datasets with members that are on no node, and will be.
+    pub(super) fn lacking(&self, cluster: &Cluster) -> BTreeMap<DatasetId, Vec<u8>> {
+        let lacking = cluster.datasets.lacking().filter(|known| self.restores.goes_on(cluster, known));
         lacking.map(|known| (known.catalog.id, known.catalog.name.clone())).collect()
     }
 
@@ -219,8 +224,11 @@ impl Fetches {
             }
             if known.absent.contains(&copy.member) {
                 // Else it comes from the prefix.
-                if known.gives_back(copy.member) {
+                if self.restores.is_rebuilt(cluster, known, copy.member) {
                     fetch.bad.insert(copy.member);
+                } else {
+                    let reason = format!("member {} is on no node", copy.member);
+                    fetch.missed.push(Missed::bad(reason));
                 }
                 continue;
             }
@@ -388,10 +396,9 @@ impl Fetches {
     /// All fetches that waited for the rebuild of this member go on.
     fn mended(&mut self, cluster: &mut Cluster, mended: &Mended) {
         self.ended = true;
-        if mended.result.is_ok() {
-            self.wanted.remove(&(mended.id, mended.member));
-        } else {
-            self.restores.failed(cluster, mended.id, mended.member);
+        match &mended.result {
+            Ok(()) => drop(self.wanted.remove(&(mended.id, mended.member))),
+            Err(missed) => self.restores.failed(cluster, mended.id, mended.member, missed.bad),
         }
         let waits = |fetch: &Fetch| {
             fetch.file.id == mended.id

@@ -23,6 +23,9 @@ struct Gathering {
 #[derive(Debug, Default)]
 pub(super) struct Markers {
     queue: VecDeque<Vec<u8>>,
+    /// Of these, those that were looked at: their datasets were changed, and the next generation
+    /// waits until all members of the one before are on their nodes.
+    put_off: BTreeSet<Vec<u8>>,
     gathering: BTreeMap<Vec<u8>, Gathering>,
     /// Of those that wait: set by a rename, or answered before an epoch ended, with what was
     /// frozen for them kept so.
@@ -74,6 +77,7 @@ impl Markers {
     /// All markers that are known so far are being answered.
     pub(super) fn end(&mut self, name: &[u8]) {
         self.taken(name);
+        self.put_off.remove(name);
         self.queue.retain(|queued| queued != name);
     }
 
@@ -130,10 +134,18 @@ impl Markers {
         }
     }
 
-    /// The next one to be looked at.
-    pub(super) fn next(&mut self, cluster: &Cluster) -> Option<Vec<u8>> {
+    /// Its turn comes again when its dataset is whole; others need not wait for it.
+    pub(super) fn put_off(&mut self, name: Vec<u8>) {
+        self.put_off.insert(name.clone());
+        self.queue.push_back(name);
+    }
+
+    /// The next one to be looked at. `is_whole`: all members of that dataset are on their nodes.
+    pub(super) fn next(&mut self, cluster: &Cluster, is_whole: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
         loop {
-            let name = self.queue.pop_front()?;
+            let may = |name: &Vec<u8>| !self.put_off.contains(name) || is_whole(name);
+            let name = self.queue.iter().position(may).and_then(|at| self.queue.remove(at))?;
+            self.put_off.remove(&name);
             if self.can_begin(cluster, &name) {
                 return Some(name);
             }

@@ -199,7 +199,8 @@ impl Mends {
                 return Some(Mending::Ended(vec![Mended { id, member, result }]));
             };
             let catalog = Arc::clone(&known.catalog);
-            let again = Running { last: true, ..Running::start(cluster, catalog, running.set, lost) };
+            let absent = running.absent;
+            let again = Running { last: true, absent, ..Running::start(cluster, catalog, running.set, lost) };
             self.running.insert(key, again);
             return Some(Mending::Running);
         }
@@ -209,7 +210,8 @@ impl Mends {
             && let Some(lost) = running.with_bad(&known.catalog.layout)
         {
             let catalog = Arc::clone(&known.catalog);
-            let running = Running::start(cluster, catalog, running.set, lost);
+            let absent = running.absent;
+            let running = Running { absent, ..Running::start(cluster, catalog, running.set, lost) };
             let members: Vec<String> = running.targets().map(|target| target.member.to_string()).collect();
             let members = members.join(", ");
             cluster.log(format!("members {members} of dataset {id} are bad and are being rebuilt together"));
@@ -221,7 +223,8 @@ impl Mends {
             && let Some(before) = running.before(&known.catalog.layout)
         {
             let (catalog, then) = (Arc::clone(&known.catalog), Some(running.lost));
-            let running = Running { then, ..Running::start(cluster, catalog, running.set, before) };
+            let absent = running.absent;
+            let running = Running { then, absent, ..Running::start(cluster, catalog, running.set, before) };
             self.running.insert(key, running);
             return Some(Mending::Running);
         }
@@ -260,8 +263,8 @@ impl Mends {
             *self.rebuilt.entry((id, member)).or_default() += 1;
             // What could not be given back without it may be now.
             self.lost.retain(|(of, _), _| *of != id);
-            cluster.restored(id, member);
         }
+        cluster.restored(id, &placed);
         placed.into_iter().map(|member| Mended { id, member, result: Ok(()) }).collect()
     }
 

@@ -336,7 +336,8 @@ impl Running {
                 self.loose.asked(cluster, now, node, round, begun)
             }
             (Phase::Serving, Event::Changes { id, changed }) => {
-                self.seals.changes(cluster, node, id, changed)
+                let is_whole = !self.fetches.restores(cluster, id);
+                self.seals.changes(cluster, node, (id, is_whole), changed)
             }
             (Phase::Serving, Event::Carried { id, result }) => self.seals.carried(cluster, node, id, result),
             (Phase::Serving, Event::Dropped(id)) => {
@@ -483,18 +484,17 @@ impl Running {
         }
         let cluster = &mut self.cluster;
         let may_give_ids = !matches!(self.survey, Survey::Asked(_));
-        let restored = self.fetches.restored(cluster);
-        // The next generation carries on what is on nodes.
-        let is_held =
-            |name: &[u8]| self.directories.round_touches(name) || restored.values().any(|of| of == name);
-        while self.seals.begin(cluster, may_give_ids, is_held) {}
+        let lacking = self.fetches.lacking(cluster);
+        let is_whole = |name: &[u8]| !lacking.values().any(|of| of == name);
+        while self.seals.begin(cluster, may_give_ids, |name| self.directories.round_touches(name), is_whole) {
+        }
         let asks = self.loose.asks();
         self.directories.begin(cluster, |op| match self.fetches.hold(op) {
             Hold::Free if asks && directories::renames_dataset(op) => Hold::Wait,
             Hold::Free => self.seals.hold(op),
             held => held,
         });
-        let is_rebuilt = |id| self.fetches.rebuilding(id) || restored.contains_key(&id);
+        let is_rebuilt = |id| self.fetches.rebuilding(id) || lacking.contains_key(&id);
         self.flushes.begin(cluster, is_rebuilt);
         self.scrubs.begin(cluster, is_rebuilt);
         if !self.directories.renames_datasets() {

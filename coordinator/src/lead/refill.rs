@@ -1,7 +1,7 @@
 //! Members that no node has and that their sets cannot give back, brought from the prefix while
 //! programs run: each is fetched by the node that the catalog names, then the sets are encoded. The
-//! catalog says already what all that comes to, so nothing is committed; until its redundancy data
-//! is there a member is absent.
+//! catalog already has places, sizes, CRCs and sets, so nothing is committed; until its redundancy
+//! data is there a member is absent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,8 +17,8 @@ use crate::job::{About, Job};
 
 #[derive(Debug)]
 enum Step {
-    /// By node: the member that is being fetched, and those that are fetched next.
-    Fetching(BTreeMap<NodeRank, VecDeque<Member>>),
+    /// By node: what it was asked for, and what it is asked for next.
+    Fetching(BTreeMap<NodeRank, VecDeque<Command>>),
     /// All are there: to be encoded when no directory operation is under way.
     Fetched,
     Encoding(Jobs),
@@ -30,8 +30,24 @@ pub(super) enum Refilled {
     Running,
     /// These members are on their nodes.
     Done(Vec<Member>),
-    /// These are not.
-    Failed(Vec<Member>, Reason),
+    Failed {
+        /// These are not.
+        members: Vec<Member>,
+        /// With the host.
+        reason: Reason,
+        cause: Cause,
+    },
+}
+
+/// Why it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// What may pass.
+    Passing,
+    /// What the prefix has is not what it records.
+    Corrupt,
+    /// The sets could not be encoded: bytes of another member may be bad.
+    Encoding,
 }
 
 /// The members of one dataset, on their way.
@@ -41,24 +57,20 @@ pub(super) struct Refill {
     name: Vec<u8>,
     members: Vec<Member>,
     step: Step,
-    /// The first.
-    failure: Option<Reason>,
+    /// The first failure of a node, and whether the prefix was at fault in any.
+    failure: Option<(Reason, Cause)>,
 }
 
 impl Refill {
     /// Has `members` fetched; `None` where the node of one takes no part in this epoch.
     pub(super) fn begin(cluster: &mut Cluster, id: DatasetId, members: Vec<Member>) -> Option<Self> {
         let known = cluster.datasets.get(id)?;
-        let mut by_node: BTreeMap<NodeRank, VecDeque<Member>> = BTreeMap::new();
-        for &member in &members {
-            let place = known.catalog.layout.members.get(member.0 as usize)?;
-            by_node.entry(cluster.rank_of(&place.host)?).or_default().push_back(member);
-        }
         let name = known.catalog.name.clone();
-        for (&node, members) in &by_node {
-            ask(cluster, id, node, members);
+        let mut asks = fetches(cluster, known, &members)?;
+        for (&node, asks) in &mut asks {
+            ask(cluster, node, asks);
         }
-        Some(Self { id, name, members, step: Step::Fetching(by_node), failure: None })
+        Some(Self { id, name, members, step: Step::Fetching(asks), failure: None })
     }
 
     /// A directory operation in this dataset has to wait.
@@ -73,27 +85,31 @@ impl Refill {
         node: NodeRank,
         result: Result<(), FetchFailure>,
     ) -> Refilled {
-        let Step::Fetching(by_node) = &mut self.step else { return Refilled::Running };
-        let Some(members) = by_node.get_mut(&node) else { return Refilled::Running };
-        members.pop_front();
-        match result {
-            Ok(()) if self.failure.is_none() => ask(cluster, self.id, node, members),
-            Ok(()) => members.clear(),
-            Err(failure) => {
-                members.clear();
-                self.failure.get_or_insert(Reason::from(failure.reason).on(cluster.host(node)));
+        let Step::Fetching(asks) = &mut self.step else { return Refilled::Running };
+        let Some(next) = asks.get_mut(&node) else { return Refilled::Running };
+        if let Err(failure) = result {
+            let reason = Reason::from(failure.reason).on(cluster.host(node));
+            let first = self.failure.get_or_insert((reason, Cause::Passing));
+            if failure.corrupt {
+                first.1 = Cause::Corrupt;
             }
         }
-        by_node.retain(|_, members| !members.is_empty());
+        if self.failure.is_some() || next.is_empty() {
+            asks.remove(&node);
+        } else {
+            ask(cluster, node, next);
+        }
         // Also after a failure all are awaited: the next try must not meet this one's answers.
-        if !by_node.is_empty() {
+        if !asks.is_empty() {
             return Refilled::Running;
         }
-        if let Some(reason) = self.failure.take() {
-            return Refilled::Failed(std::mem::take(&mut self.members), reason);
-        }
         self.step = Step::Fetched;
-        Refilled::Running
+        match self.failure.take() {
+            Some((reason, cause)) => {
+                Refilled::Failed { members: std::mem::take(&mut self.members), reason, cause }
+            }
+            None => Refilled::Running,
+        }
     }
 
     /// Starts to encode what is fetched, unless a directory round `touches` the dataset.
@@ -101,7 +117,7 @@ impl Refill {
         if !matches!(self.step, Step::Fetched) || touches(&self.name) {
             return;
         }
-        let Some(known) = cluster.datasets.get(self.id) else { return };
+        let Some(known) = cluster.datasets.any(self.id) else { return };
         let mut jobs = Jobs::default();
         for job in encodings(cluster, known, &self.members) {
             jobs.start(cluster, job);
@@ -115,28 +131,52 @@ impl Refill {
         Some(match jobs.ended(cluster, share)? {
             Ended::Running | Ended::Failing(_) => Refilled::Running,
             Ended::Done(_) => Refilled::Done(std::mem::take(&mut self.members)),
-            Ended::Failed(reason) => Refilled::Failed(std::mem::take(&mut self.members), reason),
+            Ended::Failed(reason) => {
+                let members = std::mem::take(&mut self.members);
+                Refilled::Failed { members, reason, cause: Cause::Encoding }
+            }
         })
     }
 }
 
-/// Asks a node for the first of `members`.
-fn ask(cluster: &mut Cluster, id: DatasetId, node: NodeRank, members: &VecDeque<Member>) {
-    let (Some(known), Some(&member)) = (cluster.datasets.get(id), members.front()) else { return };
+/// Asks a node for the next of its members.
+fn ask(cluster: &mut Cluster, node: NodeRank, asks: &mut VecDeque<Command>) {
+    if let Some(command) = asks.pop_front() {
+        cluster.send(node, command);
+    }
+}
+
+/// What the nodes of `members` are asked for; `None` where one takes no part in this epoch.
+fn fetches(
+    cluster: &Cluster,
+    known: &Known,
+    members: &[Member],
+) -> Option<BTreeMap<NodeRank, VecDeque<Command>>> {
     let catalog = &known.catalog;
-    let is_its = |entry: &&Entry| match &entry.kind {
-        EntryKind::File(copy) => copy.member == member,
-        EntryKind::Directory | EntryKind::Symlink(_) => true,
-    };
-    let command = Command::FetchMember {
-        id,
-        epoch: catalog.epoch,
-        name: catalog.name.clone(),
-        member,
-        directory: cluster.prefix_of(&catalog.name),
-        entries: catalog.entries.iter().filter(is_its).cloned().collect(),
-    };
-    cluster.send(node, command);
+    let mut files: BTreeMap<Member, Vec<Entry>> = BTreeMap::new();
+    let mut shared = Vec::new();
+    for entry in &catalog.entries {
+        match &entry.kind {
+            EntryKind::File(copy) => files.entry(copy.member).or_default().push(entry.clone()),
+            EntryKind::Directory | EntryKind::Symlink(_) => shared.push(entry.clone()),
+        }
+    }
+    let mut asks: BTreeMap<NodeRank, VecDeque<Command>> = BTreeMap::new();
+    for &member in members {
+        let mut entries = shared.clone();
+        entries.extend(files.remove(&member).unwrap_or_default());
+        let place = catalog.layout.members.get(member.0 as usize)?;
+        let command = Command::FetchMember {
+            id: catalog.id,
+            epoch: catalog.epoch,
+            name: catalog.name.clone(),
+            member,
+            directory: cluster.prefix_of(&catalog.name),
+            entries,
+        };
+        asks.entry(cluster.rank_of(&place.host)?).or_default().push_back(command);
+    }
+    Some(asks)
 }
 
 /// The sets that `members` are in.

@@ -12,61 +12,106 @@ use super::cluster::Cluster;
 use super::datasets::{Known, age};
 use super::jobs::Share;
 use super::policy::{MS, delay};
-use super::refill::{Refill, Refilled};
+use super::refill::{Cause, Refill, Refilled};
 
-/// Failures of one member before it is left to the next restart.
+/// Failures of one member before nothing waits for it any longer: it is still tried again.
 const TRIES_MAX: u32 = 5;
 
+/// A member that could not be restored.
+#[derive(Debug, Default)]
+struct Tried {
+    times: u32,
+    /// Not again before this time, microseconds.
+    at: u64,
+    /// Its set has no right bytes of it.
+    set_is_bad: bool,
+    /// The prefix has none, or with what it has the set cannot be encoded.
+    prefix_is_bad: bool,
+}
+
+/// Who gives an absent member back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Set,
+    Prefix,
+}
+
+/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Restores {
-    /// The members that could not be restored yet: how often that was tried, and when it may be
-    /// again.
-    tries: BTreeMap<(DatasetId, Member), (u32, u64)>,
+    tried: BTreeMap<(DatasetId, Member), Tried>,
     refill: Option<Refill>,
 }
 
 impl Restores {
-    /// The absent members of the newest dataset that has any, as far as they may be tried now.
-    fn next<'a>(&self, cluster: &'a Cluster) -> Option<(&'a Known, Vec<Member>)> {
-        let lacking = cluster.datasets.lacking().filter(|known| self.goes_on(known));
-        let known = lacking.max_by_key(|known| age(&known.catalog))?;
-        let id = known.catalog.id;
-        let may_begin = |member: &&Member| {
-            let tried = self.tries.get(&(id, **member));
-            tried.is_none_or(|(tries, at)| *tries < TRIES_MAX && *at <= cluster.now)
+    /// The absent members of a dataset that can be given back; with each, who gives it back, and
+    /// the tries that have failed.
+    fn ways<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        known: &'a Known,
+    ) -> impl Iterator<Item = (Member, Way, Option<&'a Tried>)> {
+        let in_prefix = known.flushed && cluster.settings.fetch;
+        known.given_back().into_iter().filter_map(move |(member, given_back)| {
+            let tried = self.tried.get(&(known.catalog.id, member));
+            if given_back && tried.is_none_or(|tried| !tried.set_is_bad) {
+                Some((member, Way::Set, tried))
+            } else if in_prefix && tried.is_none_or(|tried| !tried.prefix_is_bad) {
+                Some((member, Way::Prefix, tried))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// The newest dataset with absent members that may be tried now, and these.
+    fn next<'a>(&self, cluster: &'a Cluster) -> Option<(&'a Known, Vec<(Member, Way)>)> {
+        let due = |known: &'a Known| {
+            let may_begin = |tried: Option<&Tried>| tried.is_none_or(|tried| tried.at <= cluster.now);
+            let all = self.ways(cluster, known).filter(|(.., tried)| may_begin(*tried));
+            (known, all.map(|(member, way, _)| (member, way)).collect::<Vec<_>>())
         };
-        Some((known, known.absent.iter().filter(may_begin).copied().collect()))
+        let lacking = cluster.datasets.lacking().map(due).filter(|(_, members)| !members.is_empty());
+        lacking.max_by_key(|(known, _)| age(&known.catalog))
     }
 
     /// The absent members to be rebuilt now.
     pub(super) fn due(&self, cluster: &Cluster) -> Vec<(DatasetId, Member)> {
         let Some((known, members)) = self.next(cluster) else { return Vec::new() };
-        let given_back = members.into_iter().filter(|member| known.gives_back(*member));
-        given_back.map(|member| (known.catalog.id, member)).collect()
+        let rebuilt = members.into_iter().filter(|(_, way)| *way == Way::Set);
+        rebuilt.map(|(member, _)| (known.catalog.id, member)).collect()
+    }
+
+    /// An open of a file of this absent member waits for the rebuild.
+    pub(super) fn is_rebuilt(&self, cluster: &Cluster, known: &Known, member: Member) -> bool {
+        self.ways(cluster, known).any(|(of, way, _)| of == member && way == Way::Set)
     }
 
     /// Begins to bring from the prefix what no set gives back, and encodes what has come.
     /// `touches`: the directory round that runs has an operation in that dataset.
     pub(super) fn refill(&mut self, cluster: &mut Cluster, touches: impl Fn(&[u8]) -> bool) {
-        // A program has removed it, or no source has its bytes.
-        self.refill.take_if(|refill| cluster.datasets.get(refill.id).is_none());
+        // A program has removed it.
+        self.refill.take_if(|refill| cluster.datasets.any(refill.id).is_none());
         if let Some(refill) = &mut self.refill {
             return refill.encode(cluster, touches);
         }
-        if !cluster.settings.fetch {
+        let Some((known, members)) = self.next(cluster) else { return };
+        let (id, name) = (known.catalog.id, String::from_utf8_lossy(&known.catalog.name).into_owned());
+        let fetched = members.into_iter().filter(|(_, way)| *way == Way::Prefix);
+        let members: Vec<Member> = fetched.map(|(member, _)| member).collect();
+        if members.is_empty() {
             return;
         }
-        let Some((known, mut members)) = self.next(cluster).filter(|(known, _)| known.flushed) else {
-            return;
-        };
-        members.retain(|member| !known.gives_back(*member));
-        let (id, name) = (known.catalog.id, String::from_utf8_lossy(&known.catalog.name).into_owned());
-        if !members.is_empty() {
+        self.refill = Refill::begin(cluster, id, members.clone());
+        if self.refill.is_some() {
             let count = members.len();
             cluster.note(format!(
                 "{name} (dataset {id}): {count} members are fetched from the prefix while programs run"
             ));
-            self.refill = Refill::begin(cluster, id, members);
+        } else {
+            for member in members {
+                self.failed(cluster, id, member, false);
+            }
         }
     }
 
@@ -104,15 +149,14 @@ impl Restores {
     fn ended(&mut self, cluster: &mut Cluster, id: DatasetId, refilled: Refilled) -> bool {
         match refilled {
             Refilled::Running => return false,
-            Refilled::Done(members) => {
-                for member in members {
-                    cluster.restored(id, member);
-                }
-            }
-            Refilled::Failed(members, reason) => {
+            Refilled::Done(members) => cluster.restored(id, &members),
+            Refilled::Failed { members, reason, cause } => {
                 cluster.warn(format!("dataset {id} cannot be fetched from the prefix: {reason}"));
                 for member in members {
-                    self.failed(cluster, id, member);
+                    self.failed(cluster, id, member, false);
+                    let tried = self.tried.entry((id, member)).or_default();
+                    let is_in_vain = cause == Cause::Encoding && tried.times >= TRIES_MAX;
+                    tried.prefix_is_bad |= cause == Cause::Corrupt || is_in_vain;
                 }
             }
         }
@@ -120,24 +164,24 @@ impl Restores {
         true
     }
 
-    /// Some absent member of it is not given up.
-    pub(super) fn goes_on(&self, known: &Known) -> bool {
-        let tries =
-            |member: &Member| self.tries.get(&(known.catalog.id, *member)).map_or(0, |(tries, _)| *tries);
-        known.absent.iter().any(|member| tries(member) < TRIES_MAX)
+    /// Some absent member of it can be given back, and that has not failed too often to be waited
+    /// for.
+    pub(super) fn goes_on(&self, cluster: &Cluster, known: &Known) -> bool {
+        self.ways(cluster, known).any(|(.., tried)| tried.is_none_or(|tried| tried.times < TRIES_MAX))
     }
 
-    /// A member could not be restored.
-    pub(super) fn failed(&mut self, cluster: &mut Cluster, id: DatasetId, member: Member) {
+    /// A member could not be restored; `is_bad`: its set has no right bytes of it.
+    pub(super) fn failed(&mut self, cluster: &mut Cluster, id: DatasetId, member: Member, is_bad: bool) {
         if !cluster.datasets.get(id).is_some_and(|known| known.absent.contains(&member)) {
             return;
         }
-        let (tries, at) = self.tries.entry((id, member)).or_default();
-        *tries += 1;
-        *at = cluster.now.saturating_add(delay(*tries, 1_000 * MS, 60_000 * MS));
-        if *tries == TRIES_MAX {
+        let tried = self.tried.entry((id, member)).or_default();
+        tried.times += 1;
+        tried.at = cluster.now.saturating_add(delay(tried.times, 1_000 * MS, 60_000 * MS));
+        tried.set_is_bad |= is_bad;
+        if tried.times == TRIES_MAX {
             cluster.warn(format!(
-                "member {member} of dataset {id} is on no node, and is left to the next restart after {tries} tries"
+                "member {member} of dataset {id} is on no node, and {TRIES_MAX} tries to restore it have failed: nothing waits for it any longer"
             ));
         }
     }
@@ -199,10 +243,10 @@ mod tests {
             (cluster(Scheme::Xor, &[(1, &[0]), (2, &[0, 2]), (3, &[])]), Restores::default());
         assert_eq!(told(&mut cluster), [(1, 1), (2, 2)]);
         assert_eq!(due(&restores, &cluster), [(2, 0), (2, 2)]);
-        cluster.restored(DatasetId(2), Member(2));
-        cluster.restored(DatasetId(2), Member(2));
+        cluster.restored(DatasetId(2), &[Member(2)]);
+        cluster.restored(DatasetId(2), &[Member(2)]);
         assert_eq!(due(&restores, &cluster), [(2, 0)]);
-        cluster.restored(DatasetId(2), Member(0));
+        cluster.restored(DatasetId(2), &[Member(0)]);
         assert_eq!(told(&mut cluster), [(2, 1), (2, 0)]);
         assert_eq!(due(&restores, &cluster), [(1, 0)]);
         cluster.datasets.remove(DatasetId(1));
@@ -210,21 +254,39 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_tried_again_later_and_not_for_ever() {
+    fn what_fails_is_tried_again_later_and_waited_for_a_few_times() {
         let (mut cluster, mut restores) =
             (cluster(Scheme::Xor, &[(1, &[0]), (2, &[1])]), Restores::default());
-        for tries in 1..TRIES_MAX {
-            restores.failed(&mut cluster, DatasetId(2), Member(1));
-            assert_eq!(due(&restores, &cluster), [], "after {tries} tries nothing begins at once");
+        for tries in 1..=TRIES_MAX {
+            let goes_on = restores.goes_on(&cluster, cluster.datasets.get(DatasetId(2)).unwrap());
+            assert!(goes_on, "after {} tries", tries - 1);
+            restores.failed(&mut cluster, DatasetId(2), Member(1), false);
+            assert_eq!(due(&restores, &cluster), [(1, 0)], "the older one has its turn");
             cluster.now += 60_000 * MS;
             assert_eq!(due(&restores, &cluster), [(2, 1)]);
         }
-        restores.failed(&mut cluster, DatasetId(2), Member(1));
-        cluster.now += 60_000 * MS;
-        assert_eq!(due(&restores, &cluster), [(1, 0)], "the older one has its turn");
-        restores.failed(&mut cluster, DatasetId(1), Member(7));
-        assert_eq!(due(&restores, &cluster), [(1, 0)], "member 7 is where it should be");
+        assert!(!restores.goes_on(&cluster, cluster.datasets.get(DatasetId(2)).unwrap()));
+        restores.failed(&mut cluster, DatasetId(1), Member(7), false);
+        assert!(restores.goes_on(&cluster, cluster.datasets.get(DatasetId(1)).unwrap()), "7 is not absent");
     }
+
+    #[test]
+    fn where_a_set_has_bad_bytes_the_prefix_is_the_source() {
+        let (mut cluster, mut restores) = (cluster(Scheme::Xor, &[(1, &[0])]), Restores::default());
+        asked(&mut cluster);
+        restores.failed(&mut cluster, DatasetId(1), Member(0), true);
+        cluster.now += 60_000 * MS;
+        assert_eq!(due(&restores, &cluster), []);
+        restores.refill(&mut cluster, |_| false);
+        assert_eq!(asked(&mut cluster), ["a fetches 0"]);
+        let bad = FetchFailure { reason: "CRC".to_owned(), corrupt: true, full: None };
+        assert!(restores.fetched(&mut cluster, NodeRank(0), DatasetId(1), Err(bad)));
+        cluster.now += 60_000 * MS;
+        restores.refill(&mut cluster, |_| false);
+        assert_eq!(asked(&mut cluster), [""; 0], "nobody has it");
+        assert!(!restores.goes_on(&cluster, cluster.datasets.get(DatasetId(1)).unwrap()));
+    }
+
     /// What a step asks for, in short.
     fn asked(cluster: &mut Cluster) -> Vec<String> {
         let outputs = cluster.take_outputs().into_iter();
@@ -271,7 +333,7 @@ mod tests {
             let share = Share { node: NodeRank(node), job: JobId(1), result: Ok(JobOutput::Done) };
             assert_eq!(restores.job(&mut cluster, &share), Some(ends));
         }
-        assert_eq!(asked(&mut cluster), ["2 absent", "1 absent"]);
+        assert_eq!(asked(&mut cluster), ["1 absent"]);
         assert!(!restores.refills(DatasetId(1)));
     }
 

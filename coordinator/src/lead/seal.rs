@@ -210,20 +210,22 @@ impl Seals {
     }
 
     /// Begins the next seal if none runs. `may_give_ids`: the highest id is known. `round_touches`:
-    /// the round that runs has an operation in that dataset. True when a marker was answered and
-    /// the next can be looked at.
+    /// the round that runs has an operation in that dataset. `is_whole`: all members of the dataset
+    /// of that name are on their nodes. True when a marker was answered and the next can be looked
+    /// at.
     pub(super) fn begin(
         &mut self,
         cluster: &mut Cluster,
         may_give_ids: bool,
         round_touches: impl Fn(&[u8]) -> bool,
+        is_whole: impl Fn(&[u8]) -> bool,
     ) -> bool {
         if self.current.is_none() {
             if let Some(Resumed { catalog, missing, flushed }) = self.resumed.pop_front() {
                 let name = catalog.name.clone();
                 let step = Step::Committing(Committing::start(cluster, catalog, missing, true), flushed);
                 self.current = Some(Seal { name, base: None, step });
-            } else if let Some(name) = may_give_ids.then(|| self.markers.next(cluster)).flatten() {
+            } else if let Some(name) = may_give_ids.then(|| self.markers.next(cluster, is_whole)).flatten() {
                 self.current = Some(Seal { name, base: None, step: Step::Holding });
             }
         }
@@ -245,12 +247,13 @@ impl Seals {
     }
 
     /// A node says whether the dataset was changed there; false when that is not awaited. True,
-    /// too, when its base is gone meanwhile.
+    /// too, when its base is gone meanwhile. Until it `is_whole` no next generation is sealed over
+    /// it, which carries on what is on nodes.
     pub(super) fn changes(
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        id: DatasetId,
+        (id, is_whole): (DatasetId, bool),
         changed: bool,
     ) -> bool {
         let Some(seal) = &mut self.current else { return false };
@@ -265,6 +268,12 @@ impl Seals {
         let gone = cluster.datasets.any(id).is_none();
         if (gone || changed) && !self.markers.is_set(cluster, &seal.name) {
             // The others have not set it yet.
+            self.current = None;
+            return true;
+        }
+        if changed && !gone && !is_whole {
+            let name = std::mem::take(&mut seal.name);
+            self.markers.put_off(name);
             self.current = None;
             return true;
         }

@@ -106,22 +106,29 @@ impl Held {
         self.lost(layout).any(|(_, lost)| !lost.is_empty())
     }
 
-    /// Members that are on no node, and that the others, or the prefix, can give back where they
-    /// were.
+    /// Members whose files or redundancy files are on no node, and which the set or the prefix can
+    /// restore on their nodes.
     fn absent(&self, cluster: &Cluster, layout: &Layout) -> BTreeSet<Member> {
         let fetched = self.flushed() && cluster.settings.fetch;
+        let protected = layout.protected();
+        let encoded = self.nodes.values().flat_map(|holding| &holding.encoded);
+        let encoded: BTreeSet<Member> =
+            encoded.filter(|(_, encoding)| *encoding == layout.encoding).map(|(member, _)| *member).collect();
         let place = |member: &Member| layout.members.get(member.0 as usize);
         let is_here =
             |member: &Member| place(member).is_some_and(|place| cluster.rank_of(&place.host).is_some());
-        let has_any = |member: &Member| {
-            layout.has_redundancy_file(*member) || place(member).is_some_and(|place| place.files > 0)
-        };
-        let given_back = |(set, lost): (&Vec<Member>, Vec<usize>)| {
+        let is_guarded = |member: &Member| protected.get(member.0 as usize) == Some(&true);
+        let has_any =
+            |member: &Member| is_guarded(member) || place(member).is_some_and(|place| place.files > 0);
+        let restorable = |(set, mut lost): (&Vec<Member>, Vec<usize>)| {
+            lost.extend((0..set.len()).filter(|at| is_guarded(&set[*at]) && !encoded.contains(&set[*at])));
+            lost.sort_unstable();
+            lost.dedup();
             let can = (fetched || layout.survives(set, &lost)) && set.iter().all(is_here);
             let lost: Vec<Member> = lost.into_iter().map(|at| set[at]).collect();
             if can && lost.iter().any(has_any) { lost } else { Vec::new() }
         };
-        self.lost(layout).flat_map(given_back).collect()
+        self.lost(layout).flat_map(restorable).collect()
     }
 
     /// So many nodes have removed their members that the others cannot give them back. What a node

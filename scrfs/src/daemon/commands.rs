@@ -131,7 +131,7 @@ impl Node {
             Command::Verify(id) => self.in_transfers(link, move |node| node.verify(id)),
             Command::FetchMember { id, epoch, name, member, directory, entries } => {
                 let order = FetchOrder { id, epoch, name, member, directory, entries };
-                self.in_transfers(link, move |node| node.fetch_member(&order));
+                self.in_transfers(link, move |node| node.fetch_member(link, &order));
             }
             Command::RemoveUnsealed => self.in_records(link, Self::remove_unsealed),
             Command::Save(id) => self.in_transfers(link, move |node| node.save_for_lead(link, id)),

@@ -224,7 +224,8 @@ impl Node {
         Ok(verify_file(&own, &name, &recorded, monitor)?)
     }
 
-    pub(super) fn fetch_member(&self, order: &FetchOrder) {
+    /// For the coordinator of `link`: nobody else awaits the answer.
+    pub(super) fn fetch_member(&self, link: u64, order: &FetchOrder) {
         let id = order.id;
         let result = self.try_fetch(order);
         self.end_transfer(id);
@@ -238,7 +239,10 @@ impl Node {
                 self.forget_fetched(order);
             }
         }
-        self.state.lock().send(Event::FetchedMember { id, result });
+        let state = self.state.lock();
+        if state.attached.as_ref().is_some_and(|attached| attached.link.id() == link) {
+            state.send(Event::FetchedMember { id, result });
+        }
     }
 
     fn try_fetch(&self, order: &FetchOrder) -> Result<Vec<FrozenFile>, FetchFailure> {
@@ -280,7 +284,10 @@ impl Node {
             })?;
         }
         let home = self.place_member(id, member, &part.files).map_err(|error| failed(error.into()))?;
-        make_others(&home, &part.others).map_err(|error| failed(error.into()))?;
+        // Where there is a catalog, they have been made with the files.
+        if !self.dataset(id).map_err(|error| failed(error.into()))?.life.is_complete() {
+            make_others(&home, &part.others).map_err(|error| failed(error.into()))?;
+        }
         let synced = cache::sync_directories(home.as_fd(), part.files.iter().map(|(entry, _)| &entry.path));
         synced.map_err(|error| failed(error.into()))?;
         part.origin = Origin::Here;
@@ -288,10 +295,14 @@ impl Node {
         Ok(listed(&part))
     }
 
-    /// An earlier fetch, of which the rest failed, has brought this member.
+    /// An earlier fetch has brought this member, and that of another one has failed.
     fn has_member(&self, id: DatasetId, member: Member, wanted: &Part) -> bool {
         let Ok(dataset) = self.dataset(id) else { return false };
-        let same = |part: &&Arc<Part>| part.recorded && part.files == wanted.files;
+        if !dataset.life.is_complete() {
+            return false;
+        }
+        let is_there = |part: &&Arc<Part>| part.recorded || part.origin == Origin::Here && part.crcs_known;
+        let same = |part: &&Arc<Part>| is_there(part) && part.files == wanted.files;
         let part = dataset.parts.get(&member).filter(same);
         part.is_some_and(|part| self.first_missing(&dataset, part).is_none())
     }

@@ -119,7 +119,7 @@ pub fn show_ended(s: &NodeStatus) -> String {
     for dataset in s.datasets.iter().filter(|d| d.restoring > 0) {
         let _ = writeln!(
             text,
-            "{}: {} of its members are not rebuilt yet: an open of a file of theirs waits for that",
+            "{}: {} of its members are on no node yet: they are being restored, and an open of a file of theirs waits",
             dataset.name.escape_debug(),
             dataset.restoring
         );
