@@ -22,18 +22,14 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The absent members, in their order; with each, whether the others of its set give it back.
-    pub(super) fn given_back(&self) -> BTreeMap<Member, bool> {
+    /// The absent members, set by set; with each, whether the others of its set give it back.
+    pub(super) fn given_back(&self) -> impl Iterator<Item = (Member, bool)> {
         let layout = &self.catalog.layout;
-        let mut all = BTreeMap::new();
-        for set in layout.sets.iter().filter(|_| !self.absent.is_empty()) {
+        layout.sets.iter().flat_map(move |set| {
             let lost: Vec<usize> = (0..set.len()).filter(|at| self.absent.contains(&set[*at])).collect();
-            if !lost.is_empty() {
-                let survives = layout.survives(set, &lost);
-                all.extend(lost.into_iter().map(|at| (set[at], survives)));
-            }
-        }
-        all
+            let survives = layout.survives(set, &lost);
+            lost.into_iter().map(move |at| (set[at], survives))
+        })
     }
 
     /// As the rules of the caches see it.
@@ -90,7 +86,9 @@ impl Datasets {
     pub(super) fn restored(&mut self, id: DatasetId, members: &[Member]) -> Option<&BTreeSet<Member>> {
         let known = self.listed.get_mut(&id).or_else(|| self.failed.get_mut(&id))?;
         let before = known.absent.len();
-        known.absent.retain(|member| !members.contains(member));
+        for member in members {
+            known.absent.remove(member);
+        }
         (known.absent.len() < before).then_some(&known.absent)
     }
 

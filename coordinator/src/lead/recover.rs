@@ -556,33 +556,20 @@ fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
 
 #[cfg(test)]
 mod tests {
+    use super::candidate::tests::{held, stored};
     use super::*;
     use crate::lead::Output;
     use crate::settings::tests::settings;
 
     #[test]
     fn a_fresh_start_leaves_what_is_older_alone() {
-        let held = |epoch| Held {
-            epoch: Epoch(epoch),
-            name: b"ck".to_vec(),
-            nodes: BTreeMap::new(),
-            strangers: Vec::new(),
-        };
-        let stored = |epoch| StoredDataset {
-            id: DatasetId(epoch),
-            epoch: Epoch(epoch),
-            name: b"ck".to_vec(),
-            directory: b"/pfs/ck".to_vec(),
-            created_us: None,
-            usable: true,
-            current: false,
-        };
         let left = |not_before| {
             let mut settings = settings();
             settings.restart.not_before = not_before;
             let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings, 0);
             let all = [3, 4].map(|epoch| (DatasetId(epoch), held(epoch)));
-            let (held, stored) = super::not_before(&mut cluster, all.into(), vec![stored(4), stored(3)]);
+            let (held, stored) =
+                super::not_before(&mut cluster, all.into(), vec![stored(4, 4), stored(3, 3)]);
             let drops = cluster
                 .take_outputs()
                 .into_iter()

@@ -52,7 +52,7 @@ impl Restores {
         known: &'a Known,
     ) -> impl Iterator<Item = (Member, Way, Option<&'a Tried>)> {
         let in_prefix = known.flushed && cluster.settings.fetch;
-        known.given_back().into_iter().filter_map(move |(member, given_back)| {
+        known.given_back().filter_map(move |(member, given_back)| {
             let tried = self.tried.get(&(known.catalog.id, member));
             if given_back && tried.is_none_or(|tried| !tried.set_is_bad) {
                 Some((member, Way::Set, tried))

@@ -67,18 +67,15 @@ pub(super) fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredData
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    #[test]
-    fn newest_first_from_caches_and_prefix() {
-        let held = |epoch: u64| Held {
-            epoch: Epoch(epoch),
-            name: b"ck".to_vec(),
-            nodes: BTreeMap::new(),
-            strangers: Vec::new(),
-        };
-        let stored = |epoch: u64, id: u64| StoredDataset {
+    pub(in crate::lead::recover) fn held(epoch: u64) -> Held {
+        Held { epoch: Epoch(epoch), name: b"ck".to_vec(), nodes: BTreeMap::new(), strangers: Vec::new() }
+    }
+
+    pub(in crate::lead::recover) fn stored(epoch: u64, id: u64) -> StoredDataset {
+        StoredDataset {
             id: DatasetId(id),
             epoch: Epoch(epoch),
             name: b"ck".to_vec(),
@@ -86,7 +83,11 @@ mod tests {
             created_us: None,
             usable: true,
             current: false,
-        };
+        }
+    }
+
+    #[test]
+    fn newest_first_from_caches_and_prefix() {
         let caches = [(5, 3), (4, 3), (9, 2)].map(|(id, epoch)| (DatasetId(id), held(epoch)));
         let other = StoredDataset { name: b"another job's".to_vec(), ..stored(2, 9) };
         let found = candidates(caches.into(), vec![stored(3, 4), other, stored(1, 7), stored(4, 1)]);
