@@ -81,11 +81,6 @@ impl Committing {
         Some(if none { Committed::Failed(reason) } else { Committed::Running })
     }
 
-    /// This node has recorded COMPLETE.
-    pub(super) fn recorded(&self, node: NodeRank) -> bool {
-        self.nodes.get(&node).is_none_or(|(at, _)| *at == At::Done)
-    }
-
     /// The most tries that failed on one node.
     pub(super) fn tries(&self) -> u32 {
         self.nodes.values().map(|(_, tries)| *tries).max().unwrap_or(0)

@@ -1,136 +1,125 @@
-//! Markers that wait for their seal, in the order in which they were set. With
-//! `SCRFS_MARKER_SCOPE=all` a seal begins when the marker is set on every node that runs the
-//! program: until then, or until the seal's time-out, it is gathered here.
+//! Markers that wait for their seal, by their datasets' names in the order in which those were set.
+//! With `SCRFS_MARKER_SCOPE=all` a seal begins when the marker is set on every node that runs the
+//! program: until then, or until the seal's time-out, markers are gathered here.
+//!
+//! Each marker has the request of its program, and is answered once, by [`Markers::end`]. A seal
+//! takes those that it will answer ([`Markers::take`]); those that stay here are another one's.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use scrfs::control::{Command, MarkerScope};
-use scrfs::ids::{DatasetId, NodeRank};
+use scrfs::control::{Command, MarkerOutcome, MarkerScope};
+use scrfs::ids::{DatasetId, NodeRank, RequestId};
 
 use super::cluster::Cluster;
 use super::policy::MS;
 
-#[derive(Debug)]
+/// A marker that was set and not answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Marker {
+    pub(super) node: NodeRank,
+    pub(super) request: RequestId,
+    /// The complete dataset of its name on that node when it was set. Whatever was changed since
+    /// then is in a later generation.
+    pub(super) base: Option<DatasetId>,
+    /// Set by a rename, or answered before an epoch ended, with what was frozen for it kept so.
+    pub(super) everywhere: bool,
+}
+
+/// Markers of one name.
+#[derive(Debug, Default)]
 struct Gathering {
     /// When the first one was set, microseconds.
     since: u64,
-    /// Where, and whether by what every node has seen.
-    nodes: BTreeMap<NodeRank, bool>,
+    /// In the order in which they came.
+    markers: Vec<Marker>,
+    /// Where they were set.
+    nodes: BTreeSet<NodeRank>,
+    /// One of them counts as set on all.
+    everywhere: bool,
+}
+
+impl Gathering {
+    fn add(&mut self, marker: Marker) {
+        self.nodes.insert(marker.node);
+        self.everywhere |= marker.everywhere;
+        self.markers.push(marker);
+    }
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Markers {
+    /// Names that are to be looked at.
     queue: VecDeque<Vec<u8>>,
     /// Of these, those that were looked at: their datasets were changed, and the next generation
     /// waits until all members of the one before are on their nodes.
     put_off: BTreeSet<Vec<u8>>,
     gathering: BTreeMap<Vec<u8>, Gathering>,
-    /// Of those that wait: set by a rename, or answered before an epoch ended, with what was
-    /// frozen for them kept so.
-    everywhere: BTreeSet<Vec<u8>>,
-    /// Refusals that a node has yet to answer: what it says of that marker before was said before
-    /// it heard of them.
-    refusing: BTreeMap<(NodeRank, Vec<u8>), u32>,
-    /// The same of seals that succeeded.
-    sealed: BTreeMap<DatasetId, (Vec<u8>, BTreeMap<NodeRank, u32>)>,
+    /// Those that are not answered, also such as a seal has taken: a node may tell of one twice.
+    open: BTreeSet<RequestId>,
 }
 
 impl Markers {
-    /// Fails the markers of `name` that wait.
-    pub(super) fn refuse(&mut self, cluster: &mut Cluster, name: &[u8], reason: &str) {
-        self.end(name);
-        for node in cluster.nodes() {
-            self.refuse_on(cluster, node, name, reason);
+    /// A node tells of a marker; false when it did before, and the marker is not answered.
+    pub(super) fn open(&mut self, request: RequestId) -> bool {
+        self.open.insert(request)
+    }
+
+    /// Answers the programs that have set these.
+    pub(super) fn end(
+        &mut self,
+        cluster: &mut Cluster,
+        name: &[u8],
+        markers: impl IntoIterator<Item = Marker>,
+        outcome: &MarkerOutcome,
+    ) {
+        let mut of_node: BTreeMap<NodeRank, Vec<RequestId>> = BTreeMap::new();
+        for marker in markers {
+            self.open.remove(&marker.request);
+            of_node.entry(marker.node).or_default().push(marker.request);
+        }
+        for (node, requests) in of_node {
+            let (name, outcome) = (name.to_vec(), outcome.clone());
+            cluster.send(node, Command::MarkersEnd { name, requests, outcome });
         }
     }
 
-    pub(super) fn refuse_on(&mut self, cluster: &mut Cluster, node: NodeRank, name: &[u8], reason: &str) {
-        *self.refusing.entry((node, name.to_vec())).or_default() += 1;
-        cluster.send(node, Command::RefuseMarker { name: name.to_vec(), reason: reason.to_owned() });
+    /// Fails those of `name` that no seal has taken.
+    pub(super) fn refuse(&mut self, cluster: &mut Cluster, name: &[u8], reason: String) {
+        let markers = self.take(name);
+        self.end(cluster, name, markers, &MarkerOutcome::Refused(reason));
     }
 
-    /// Lets those of `name` on `node` succeed without a seal.
-    pub(super) fn waive(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>) {
-        *self.refusing.entry((node, name.clone())).or_default() += 1;
-        cluster.send(node, Command::WaiveMarker { name });
-    }
-
-    /// A node has; false when that is not awaited.
-    pub(super) fn refused(&mut self, node: NodeRank, name: Vec<u8>) -> bool {
-        let Entry::Occupied(mut open) = self.refusing.entry((node, name)) else { return false };
-        *open.get_mut() -= 1;
-        if *open.get() == 0 {
-            open.remove();
+    /// Fails those that no seal has taken and that are closes of programs: no promise was given for
+    /// them yet.
+    pub(super) fn refuse_closes(&mut self, cluster: &mut Cluster, reason: &str) {
+        for name in self.gathering.keys().cloned().collect::<Vec<_>>() {
+            let (promised, closes): (Vec<_>, Vec<_>) =
+                self.take(&name).into_iter().partition(|marker| marker.everywhere);
+            self.end(cluster, &name, closes, &MarkerOutcome::Refused(reason.to_owned()));
+            self.keep(cluster, &name, promised);
         }
-        true
     }
 
-    /// Names whose markers wait for their turn or for other nodes, and are closes of programs: no
-    /// promise was given for them yet.
-    pub(super) fn closes(&self) -> BTreeSet<Vec<u8>> {
-        let names = self.queue.iter().chain(self.gathering.keys());
-        names.filter(|name| !self.everywhere.contains(*name)).cloned().collect()
-    }
-
-    /// All markers that are known so far are being answered.
-    pub(super) fn end(&mut self, name: &[u8]) {
-        self.taken(name);
-        self.put_off.remove(name);
-        self.queue.retain(|queued| queued != name);
-    }
-
-    /// Dataset `id` is sealed: tells those whose markers wait. Who wants more than that will say so
-    /// again.
-    pub(super) fn succeed(&mut self, cluster: &mut Cluster, id: DatasetId, name: &[u8]) {
-        self.end(name);
-        let told = self.sealed.entry(id).or_insert_with(|| (name.to_vec(), BTreeMap::new()));
-        for node in cluster.nodes() {
-            *told.1.entry(node).or_insert(0) += 1;
+    /// Puts markers back that were taken.
+    fn keep(&mut self, cluster: &Cluster, name: &[u8], markers: Vec<Marker>) {
+        for marker in markers {
+            self.note(cluster, name, marker);
         }
-        cluster.send_all(Command::Sealed(id));
+        self.queue(cluster, name);
     }
 
-    /// A node has heard of it; false when that is not awaited.
-    pub(super) fn heard(&mut self, node: NodeRank, id: DatasetId) -> bool {
-        let Some((_, nodes)) = self.sealed.get_mut(&id) else { return false };
-        let Some(times) = nodes.get_mut(&node) else { return false };
-        *times -= 1;
-        if *times == 0 {
-            nodes.remove(&node);
-        }
-        if nodes.is_empty() {
-            self.sealed.remove(&id);
-        }
-        true
+    /// A marker of `name` was set.
+    pub(super) fn note(&mut self, cluster: &Cluster, name: &[u8], marker: Marker) {
+        let fresh = || Gathering { since: cluster.now, ..Gathering::default() };
+        self.gathering.entry(name.to_vec()).or_insert_with(fresh).add(marker);
     }
 
-    /// What `node` says of the marker of `name` was said before it heard how that ended.
-    pub(super) fn is_over(&self, node: NodeRank, name: &[u8]) -> bool {
-        let sealed =
-            |(of, nodes): &(Vec<u8>, BTreeMap<NodeRank, u32>)| of == name && nodes.contains_key(&node);
-        self.refusing.contains_key(&(node, name.to_vec())) || self.sealed.values().any(sealed)
-    }
-
-    /// The marker of `name` was set on `node`; by a rename, `everywhere`.
-    pub(super) fn note(&mut self, cluster: &Cluster, node: NodeRank, name: &[u8], everywhere: bool) {
-        if everywhere {
-            self.everywhere.insert(name.to_vec());
-        }
-        if cluster.settings.sealing.scope == MarkerScope::Any {
-            return;
-        }
-        let fresh = || Gathering { since: cluster.now, nodes: BTreeMap::new() };
-        let gathering = self.gathering.entry(name.to_vec()).or_insert_with(fresh);
-        *gathering.nodes.entry(node).or_default() |= everywhere;
-    }
-
-    /// Queues `name`, noted before, once something can be done about it: it is set wherever it has
-    /// to be, or it may be that of a sealed dataset that nobody has changed.
-    pub(super) fn queue(&mut self, cluster: &Cluster, name: Vec<u8>) {
-        if self.can_begin(cluster, &name) && !self.queue.contains(&name) {
-            self.queue.push_back(name);
+    /// Queues `name`, noted before, once something can be done about it: its marker is set wherever
+    /// it has to be, or it may be that of a sealed dataset that nobody has changed.
+    pub(super) fn queue(&mut self, cluster: &Cluster, name: &[u8]) {
+        if self.can_begin(cluster, name) && !self.queue.iter().any(|queued| queued == name) {
+            self.queue.push_back(name.to_vec());
         }
     }
 
@@ -152,8 +141,10 @@ impl Markers {
         }
     }
 
+    /// Some marker of `name` waits, and it is set wherever it has to be, or may be that of a sealed
+    /// dataset that nobody has changed.
     fn can_begin(&self, cluster: &Cluster, name: &[u8]) -> bool {
-        self.is_set(cluster, name) || cluster.datasets.named(name).is_some()
+        self.waits(name) && (self.is_set(cluster, name) || cluster.datasets.named(name).is_some())
     }
 
     /// It is set on every node on which it has to be.
@@ -165,26 +156,36 @@ impl Markers {
     }
 
     fn lacking(&self, cluster: &Cluster, name: &[u8]) -> Vec<NodeRank> {
-        let set = self.gathering.get(name).map(|gathering| &gathering.nodes);
-        if set.is_some_and(|set| set.values().any(|everywhere| *everywhere)) {
+        let set = self.gathering.get(name);
+        if set.is_some_and(|set| set.everywhere) {
             return Vec::new();
         }
-        cluster
-            .program_nodes()
-            .into_iter()
-            .filter(|node| !set.is_some_and(|set| set.contains_key(node)))
-            .collect()
+        let is_set = |node: &NodeRank| set.is_some_and(|set| set.nodes.contains(node));
+        cluster.program_nodes().into_iter().filter(|node| !is_set(node)).collect()
     }
 
-    /// Its seal begins, or there need be none: markers that are set from now on are others.
-    pub(super) fn taken(&mut self, name: &[u8]) {
-        self.gathering.remove(name);
-        self.everywhere.remove(name);
+    /// How many of `name` no seal has taken.
+    pub(super) fn count(&self, name: &[u8]) -> usize {
+        self.gathering.get(name).map_or(0, |gathering| gathering.markers.len())
     }
 
-    /// Some node waits for others to set it.
-    pub(super) fn gathers(&self, name: &[u8]) -> bool {
+    /// Some marker of `name` was set that no seal has taken.
+    pub(super) fn waits(&self, name: &[u8]) -> bool {
         self.gathering.contains_key(name)
+    }
+
+    /// All of `name` that no seal has taken: whoever takes them answers them.
+    pub(super) fn take(&mut self, name: &[u8]) -> Vec<Marker> {
+        self.put_off.remove(name);
+        self.gathering.remove(name).map(|gathering| gathering.markers).unwrap_or_default()
+    }
+
+    /// The first `count` of `name`; those that were set later have another look.
+    pub(super) fn take_first(&mut self, cluster: &Cluster, name: &[u8], count: usize) -> Vec<Marker> {
+        let mut markers = self.take(name);
+        let later = markers.split_off(count.min(markers.len()));
+        self.keep(cluster, name, later);
+        markers
     }
 
     /// Fails those that were not set everywhere in time, on the nodes that set them: a marker of
@@ -192,32 +193,30 @@ impl Markers {
     /// gathered for it. `looked_at`: what is being looked at now.
     pub(super) fn expire(&mut self, cluster: &mut Cluster, looked_at: Option<&[u8]>) {
         for (name, reason) in self.overdue(cluster, looked_at) {
-            let nodes = self.gathering.remove(&name).map(|gathering| gathering.nodes).unwrap_or_default();
-            for node in nodes.into_keys() {
-                self.refuse_on(cluster, node, &name, &reason);
-            }
+            self.refuse(cluster, &name, reason);
         }
     }
 
     /// Those that were not set everywhere in time, and on which nodes they were not.
     fn overdue(&self, cluster: &Cluster, looked_at: Option<&[u8]>) -> Vec<(Vec<u8>, String)> {
+        if cluster.settings.sealing.scope == MarkerScope::Any {
+            return Vec::new();
+        }
         let limit = cluster.settings.seal_timeout_ms.saturating_mul(MS);
-        let late = |name: &&Vec<u8>| {
-            let since = self.gathering.get(*name).map_or(0, |gathering| gathering.since);
-            since.saturating_add(limit) <= cluster.now
+        let late = |(name, gathering): &(&Vec<u8>, &Gathering)| {
+            gathering.since.saturating_add(limit) <= cluster.now
                 && looked_at != Some(name.as_slice())
                 && !self.queue.contains(name)
         };
-        let names: Vec<Vec<u8>> = self.gathering.keys().filter(late).cloned().collect();
-        let told = names.into_iter().map(|name| {
+        let told = self.gathering.iter().filter(late).map(|(name, _)| {
             let lacking: Vec<&str> =
-                self.lacking(cluster, &name).into_iter().map(|node| cluster.host(node)).collect();
+                self.lacking(cluster, name).into_iter().map(|node| cluster.host(node)).collect();
             let seconds = limit / (1000 * MS);
             let text = format!(
                 "its marker was not set on {} within {seconds} s (SCRFS_MARKER_SCOPE=all)",
                 lacking.join(", ")
             );
-            (name, text)
+            (name.clone(), text)
         });
         told.collect()
     }

@@ -58,6 +58,7 @@ use self::fetch::Fetches;
 use self::flush::Flushes;
 use self::jobs::Share;
 use self::loose::{Loose, Now};
+use self::markers::Marker;
 use self::names::name_of;
 use self::phases::Phase;
 use self::policy::MS;
@@ -269,14 +270,12 @@ impl Running {
                 cluster.pfs(PfsTask::Post { host, text });
                 true
             }
-            (_, Event::Marker { name, everywhere }) => {
+            (_, Event::Marker { request, name, base, everywhere }) => {
                 self.advice.marked(cluster.now, &name);
-                self.seals.marker(cluster, node, name, everywhere);
+                self.seals.marker(cluster, &name, Marker { node, request, base, everywhere });
                 true
             }
             (_, Event::Invalid { name }) => self.seals.invalid(cluster, node, &name),
-            (_, Event::Refused { name }) => self.seals.refused(node, name),
-            (_, Event::Heard(id)) => self.seals.heard(node, id),
             (_, Event::Fetch { request, file }) => {
                 self.fetches.fetch(node, request, file);
                 true

@@ -15,8 +15,6 @@ pub(super) fn name_of(event: &Event) -> &'static str {
         Event::Asked { .. } => "Asked",
         Event::Posted { .. } => "Posted",
         Event::Invalid { .. } => "Invalid",
-        Event::Refused { .. } => "Refused",
-        Event::Heard(_) => "Heard",
         Event::Frozen { .. } => "Frozen",
         Event::Changes { .. } => "Changes",
         Event::Carried { .. } => "Carried",

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use scrfs::control::{Command, DirOp, FrozenFile, FrozenPart, Reason};
+use scrfs::control::{Command, DirOp, FrozenFile, FrozenPart, MarkerOutcome, Reason};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
@@ -22,7 +22,7 @@ use super::directories::{Hold, paths};
 use super::encoding::{Encoded, Encoding};
 use super::generation::{Merged, Merging, dropped};
 use super::jobs::Share;
-use super::markers::Markers;
+use super::markers::{Marker, Markers};
 use super::policy::MS;
 use crate::job::About;
 
@@ -30,8 +30,9 @@ use crate::job::About;
 enum Step {
     /// A round with operations in the dataset runs.
     Holding,
-    /// Was this complete dataset changed anywhere?
-    Asking(DatasetId, Answers<bool>),
+    /// Was this complete dataset changed anywhere? With the number of its markers by then: the
+    /// answers speak of all that was changed before these.
+    Asking(DatasetId, Answers<bool>, usize),
     Freezing(DatasetId, Answers<()>, Box<Merging>),
     /// The nodes are told what they carry on; then the members' files.
     Merging(DatasetId, Answers<()>, Vec<Vec<FrozenFile>>),
@@ -46,6 +47,8 @@ struct Seal {
     name: Vec<u8>,
     /// The complete dataset of which this is the next generation.
     base: Option<DatasetId>,
+    /// Its outcome is theirs.
+    markers: Vec<Marker>,
     step: Step,
 }
 
@@ -55,6 +58,8 @@ struct Resumed {
     catalog: Arc<Catalog>,
     missing: Vec<NodeRank>,
     flushed: bool,
+    /// As in [`Seal`].
+    markers: Vec<Marker>,
 }
 
 /// The running seal and the markers that queue.
@@ -72,62 +77,57 @@ impl Seals {
     /// yet.
     pub(super) fn resume(&mut self, catalog: Arc<Catalog>, missing: Vec<NodeRank>, flushed: bool) {
         assert!(!missing.is_empty(), "a seal that all have recorded is not in doubt");
-        self.resumed.push_back(Resumed { catalog, missing, flushed });
+        self.resumed.push_back(Resumed { catalog, missing, flushed, markers: Vec::new() });
     }
 
-    /// A marker was set; by a rename, `everywhere`.
-    pub(super) fn marker(&mut self, cluster: &mut Cluster, node: NodeRank, name: Vec<u8>, everywhere: bool) {
-        if self.markers.is_over(node, &name) {
+    /// A marker was set.
+    pub(super) fn marker(&mut self, cluster: &mut Cluster, name: &[u8], marker: Marker) {
+        if !self.markers.open(marker.request) {
             return;
         }
-        if let Some(reason) = bad_name(&name) {
-            return self.markers.refuse_on(cluster, node, &name, &reason);
+        if let Some(outcome) = self.ends_at_once(cluster, name, &marker) {
+            return self.markers.end(cluster, name, [marker], &outcome);
+        }
+        let is_it = |seal: &&mut Resumed| seal.catalog.name == name && marker.base != Some(seal.catalog.id);
+        if let Some(seal) = self.resumed.iter_mut().find(is_it) {
+            return seal.markers.push(marker);
+        }
+        let Some(seal) = self.current.as_mut().filter(|seal| seal.name == name) else {
+            self.markers.note(cluster, name, marker);
+            return self.markers.queue(cluster, name);
+        };
+        match &seal.step {
+            // It is being looked at.
+            Step::Holding | Step::Asking(..) => self.markers.note(cluster, name, marker),
+            Step::Freezing(..) | Step::Merging(..) => seal.markers.push(marker),
+            Step::Encoding(id, _) => {
+                cluster.send(marker.node, Command::AllFrozen(*id));
+                seal.markers.push(marker);
+            }
+            // One that is set after it was recorded there speaks of what was changed since.
+            Step::Committing(committing, _) if marker.base != Some(committing.catalog.id) => {
+                cluster.send(marker.node, Command::AllFrozen(committing.catalog.id));
+                seal.markers.push(marker);
+            }
+            // Set after that node had dropped it the marker is a new try.
+            Step::Dropping(_, dropped) if !dropped.has(marker.node) => seal.markers.push(marker),
+            Step::Committing(..) | Step::Dropping(..) => {
+                self.markers.note(cluster, name, marker);
+                self.markers.queue(cluster, name);
+            }
+        }
+    }
+
+    /// No seal has to do with it.
+    fn ends_at_once(&self, cluster: &Cluster, name: &[u8], marker: &Marker) -> Option<MarkerOutcome> {
+        if let Some(reason) = bad_name(name) {
+            return Some(MarkerOutcome::Refused(reason));
         }
         if !cluster.settings.enable {
-            return self.markers.waive(cluster, node, name);
+            return Some(MarkerOutcome::Waived);
         }
-        if let Some((_, reason)) = self.stuck(cluster).filter(|_| !everywhere) {
-            return self.markers.refuse_on(cluster, node, &name, &reason);
-        }
-        let joins =
-            self.current.as_ref().filter(|seal| seal.name == name).is_some_and(|seal| match &seal.step {
-                // This daemon had dropped it before this marker was set: the marker is a new try.
-                Step::Dropping(_, dropped) => !dropped.has(node),
-                // This node's programs may have changed it since it was recorded there.
-                Step::Committing(committing, _) => !committing.recorded(node),
-                // Or since it said that there is nothing to seal.
-                Step::Asking(_, answers) => !answers.has(node),
-                _ => true,
-            });
-        let resumed = |seal: &Resumed| seal.catalog.name == name && seal.missing.contains(&node);
-        if self.resumed.iter().any(resumed) {
-            return;
-        }
-        let current = self.current.as_ref().filter(|seal| seal.name == name).map(|seal| &seal.step);
-        let begun = !matches!(current, Some(Step::Holding | Step::Asking(..)));
-        if joins && begun {
-            if let Some(Step::Encoding(id, _)) = current {
-                cluster.send(node, Command::AllFrozen(*id));
-            } else if let Some(Step::Committing(committing, _)) = current {
-                cluster.send(node, Command::AllFrozen(committing.catalog.id));
-            }
-            return;
-        }
-        self.markers.note(cluster, node, &name, everywhere);
-        if !joins {
-            self.markers.queue(cluster, name);
-        }
-    }
-
-    /// A node has failed the markers of `name` that it had; false when that is not awaited.
-    pub(super) fn refused(&mut self, node: NodeRank, name: Vec<u8>) -> bool {
-        self.markers.refused(node, name)
-    }
-
-    /// A node has answered those that asked for sealed dataset `id`; false when that is not
-    /// awaited.
-    pub(super) fn heard(&mut self, node: NodeRank, id: DatasetId) -> bool {
-        self.markers.heard(node, id)
+        let stuck = self.stuck(cluster).filter(|_| !marker.everywhere);
+        stuck.map(|(_, reason)| MarkerOutcome::Refused(reason))
     }
 
     /// `.invalid` is to be made in a dataset that is frozen there: nobody has recorded COMPLETE
@@ -204,8 +204,8 @@ impl Seals {
     pub(super) fn removed(&mut self, cluster: &mut Cluster, name: &[u8]) {
         if self.current.as_ref().is_some_and(|seal| seal.name == name) {
             self.fail(cluster, "its directory was removed");
-        } else if self.markers.gathers(name) {
-            self.markers.refuse(cluster, name, "its directory was removed");
+        } else {
+            self.markers.refuse(cluster, name, "its directory was removed".to_owned());
         }
     }
 
@@ -221,21 +221,21 @@ impl Seals {
         is_whole: impl Fn(&[u8]) -> bool,
     ) -> bool {
         if self.current.is_none() {
-            if let Some(Resumed { catalog, missing, flushed }) = self.resumed.pop_front() {
+            if let Some(Resumed { catalog, missing, flushed, markers }) = self.resumed.pop_front() {
                 let name = catalog.name.clone();
                 let step = Step::Committing(Committing::start(cluster, catalog, missing, true), flushed);
-                self.current = Some(Seal { name, base: None, step });
+                self.current = Some(Seal { name, base: None, markers, step });
             } else if let Some(name) = may_give_ids.then(|| self.markers.next(cluster, is_whole)).flatten() {
-                self.current = Some(Seal { name, base: None, step: Step::Holding });
+                self.current = Some(Seal { name, base: None, markers: Vec::new(), step: Step::Holding });
             }
         }
         let Some(seal) = &mut self.current else { return false };
         if matches!(seal.step, Step::Holding) && !round_touches(&seal.name) {
             if let Some(id) = cluster.datasets.named(&seal.name) {
                 cluster.send_all(Command::AskChanges(id));
-                seal.step = Step::Asking(id, Answers::of(cluster.nodes()));
+                seal.step = Step::Asking(id, Answers::of(cluster.nodes()), self.markers.count(&seal.name));
             } else if self.markers.is_set(cluster, &seal.name) {
-                self.markers.taken(&seal.name);
+                seal.markers = self.markers.take(&seal.name);
                 seal.freeze(cluster, None);
             } else {
                 // It was sealed when it was taken from the queue, and is gone.
@@ -257,10 +257,11 @@ impl Seals {
         changed: bool,
     ) -> bool {
         let Some(seal) = &mut self.current else { return false };
-        let Step::Asking(asking, answers) = &mut seal.step else { return false };
+        let Step::Asking(asking, answers, asked_for) = &mut seal.step else { return false };
         if *asking != id || !answers.put(node, changed) {
             return false;
         }
+        let asked_for = *asked_for;
         if !answers.all() {
             return true;
         }
@@ -277,17 +278,20 @@ impl Seals {
             self.current = None;
             return true;
         }
-        self.markers.taken(&seal.name);
-        if gone {
-            seal.freeze(cluster, None);
-        } else if changed {
-            seal.freeze(cluster, Some(id));
-        } else if cluster.datasets.has_failed(id) {
-            self.fail(cluster, "no source has the right bytes of one of its files");
-        } else {
-            self.markers.succeed(cluster, id, &seal.name);
-            self.current = None;
+        if gone || changed {
+            seal.markers = self.markers.take(&seal.name);
+            seal.freeze(cluster, (!gone).then_some(id));
+            return true;
         }
+        let name = std::mem::take(&mut seal.name);
+        self.current = None;
+        let ended = self.markers.take_first(cluster, &name, asked_for);
+        let outcome = if cluster.datasets.has_failed(id) {
+            MarkerOutcome::Refused("no source has the right bytes of one of its files".to_owned())
+        } else {
+            MarkerOutcome::Sealed(id)
+        };
+        self.markers.end(cluster, &name, ended, &outcome);
         true
     }
 
@@ -448,12 +452,14 @@ impl Seals {
     }
 
     fn done(&mut self, cluster: &mut Cluster) -> Option<DatasetId> {
-        let Some(Seal { step: Step::Committing(committing, flushed), .. }) = self.current.take() else {
+        let Some(Seal { step: Step::Committing(committing, flushed), markers, .. }) = self.current.take()
+        else {
             return None;
         };
         let catalog = committing.catalog;
         let id = catalog.id;
-        self.markers.succeed(cluster, id, &catalog.name);
+        cluster.send_all(Command::Sealed(id));
+        self.markers.end(cluster, &catalog.name, markers, &MarkerOutcome::Sealed(id));
         cluster.note_unprotected(&catalog);
         cluster.datasets.insert(catalog, flushed);
         Some(id)
@@ -465,7 +471,7 @@ impl Seals {
         let id = match &seal.step {
             Step::Holding | Step::Asking(..) => {
                 let name = std::mem::take(&mut seal.name);
-                self.markers.refuse(cluster, &name, reason.words());
+                self.markers.refuse(cluster, &name, reason.words().to_owned());
                 self.current = None;
                 return;
             }
@@ -475,14 +481,14 @@ impl Seals {
         };
         let text = format!("seal of {} failed: {reason}", String::from_utf8_lossy(&seal.name));
         cluster.log(text);
-        self.markers.end(&seal.name);
         cluster.send_all(Command::Drop { id, reason });
         seal.step = Step::Dropping(id, Answers::of(cluster.nodes()));
     }
 
     /// A node has dropped; false when that is not awaited.
     pub(super) fn dropped(&mut self, cluster: &mut Cluster, node: NodeRank, id: DatasetId) -> bool {
-        let Some(Seal { step: Step::Dropping(dropping, answers), .. }) = &mut self.current else {
+        let Some(Seal { step: Step::Dropping(dropping, answers), name, markers, .. }) = &mut self.current
+        else {
             return false;
         };
         if *dropping != id || !answers.put(node, ()) {
@@ -491,7 +497,7 @@ impl Seals {
         if answers.all() {
             // Not before: a marker that a program sets because it heard of the failure is a new try
             // on whatever node.
-            cluster.send_all(Command::NotSealed(id));
+            self.markers.end(cluster, name, std::mem::take(markers), &MarkerOutcome::NotSealed(id));
             self.current = None;
         }
         true
@@ -520,10 +526,10 @@ impl Seals {
         if self.overdue.replace(id) == Some(id) {
             return;
         }
-        let mut names = self.markers.closes();
-        names.extend(self.current.as_ref().map(|seal| seal.name.clone()));
-        for name in names {
-            self.markers.refuse(cluster, &name, &reason);
+        self.markers.refuse_closes(cluster, &reason);
+        if let Some(Seal { name, markers, .. }) = &mut self.current {
+            let closes: Vec<Marker> = markers.extract_if(.., |marker| !marker.everywhere).collect();
+            self.markers.end(cluster, name, closes, &MarkerOutcome::Refused(reason));
         }
     }
 
@@ -561,3 +567,6 @@ fn bad_name(name: &[u8]) -> Option<String> {
     let single = RelPath::new(name).is_ok_and(|path| path.names().count() == 1);
     (reserved || !single).then(|| format!("{:?} is no dataset's name", String::from_utf8_lossy(name)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,19 @@ use crate::dataset::{Catalog, Entry};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::path::RelPath;
 
+/// What becomes of a marker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MarkerOutcome {
+    /// Success: this dataset has what the marker was set for, and is complete on all nodes.
+    Sealed(DatasetId),
+    /// EIO: this seal failed, and all nodes have dropped it. [`Command::Drop`] said why.
+    NotSealed(DatasetId),
+    /// EIO: no seal begins for it, or none is waited for; with the reason, for the events.
+    Refused(String),
+    /// Success, and nothing is sealed (`SCR_ENABLE=0`).
+    Waived,
+}
+
 /// Commands of the lead to a daemon; the node's coordinator hands them on. Each is answered by the
 /// event named in its comment, in any order; "-" means no answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -86,35 +99,29 @@ pub enum Command {
     /// All nodes are frozen, and each knows its part: markers that wait for no more than this
     /// succeed. Again to a node that sets another marker while the seal goes on. -
     AllFrozen(DatasetId),
-    /// The seal failed: thaw, delete redundancy data. The markers that wait fail with it, when
-    /// [`Command::NotSealed`] comes. Before [`Command::Serve`] it settles a seal of an earlier
-    /// epoch: markers go on waiting and are sent again after Serve. After [`Command::FetchMember`]
-    /// it deletes what was fetched. [`Event::Dropped`], also when nothing is here.
+    /// The seal failed: thaw, delete redundancy data. Before [`Command::Serve`] it settles a seal
+    /// of an earlier epoch: what markers promised stays frozen and is asked for again after Serve.
+    /// After [`Command::FetchMember`] it deletes what was fetched. [`Event::Dropped`], also when
+    /// nothing is here.
     Drop {
         /// Which seal.
         id: DatasetId,
         /// For the events.
         reason: Reason,
     },
-    /// Every node has dropped the seal: the markers that failed with it are answered (EIO). -
-    NotSealed(DatasetId),
     /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision.
     /// [`Event::Committed`].
     Commit(Arc<Catalog>),
-    /// Every member has recorded COMPLETE: the markers that wait succeed. [`Event::Heard`].
+    /// Every member has recorded COMPLETE. -
     Sealed(DatasetId),
-    /// A marker that cannot be sealed: fail those that wait for `name` (EIO). [`Event::Refused`].
-    RefuseMarker {
+    /// Answer the programs that have set these markers. -
+    MarkersEnd {
         /// The dataset's name.
         name: Vec<u8>,
-        /// For the events.
-        reason: String,
-    },
-    /// Nothing is protected (`SCR_ENABLE=0`): those that wait for `name` succeed, and nothing is
-    /// sealed. [`Event::Refused`].
-    WaiveMarker {
-        /// The dataset's name.
-        name: Vec<u8>,
+        /// Those of this node that end so.
+        requests: Vec<RequestId>,
+        /// How.
+        outcome: MarkerOutcome,
     },
     /// Delete a dataset's bytes, redundancy data and records here, however far it is.
     /// [`Event::Evicted`], also when nothing is here.

@@ -100,10 +100,16 @@ pub enum Event {
     /// Answers [`Command::DirUnite`].
     DirUnited,
 
-    /// A marker was set here and its close waits. Joins a seal of that name that runs.
+    /// A marker was set here and its close waits; or it was answered before all was sealed, and the
+    /// seal is still owed. [`Command::MarkersEnd`] in the end.
     Marker {
+        /// Names this marker over epochs; a successor of this worker gives it another one.
+        request: RequestId,
         /// The dataset's name.
         name: Vec<u8>,
+        /// The complete dataset of that name here when it was set: the marker asks for a later
+        /// generation, or to hear that nothing was changed.
+        base: Option<DatasetId>,
         /// By what every node has seen, such as the rename of its directory: it counts as set on
         /// all.
         everywhere: bool,
@@ -121,15 +127,6 @@ pub enum Event {
         /// Something was.
         changed: bool,
     },
-    /// Answers [`Command::Sealed`]: markers that were set here before have succeeded, or are sent
-    /// again after this.
-    Heard(DatasetId),
-    /// Answers [`Command::RefuseMarker`] and [`Command::WaiveMarker`]: markers that were set here
-    /// before were answered without a seal.
-    Refused {
-        /// As commanded.
-        name: Vec<u8>,
-    },
     /// Answers [`Command::Freeze`].
     Frozen {
         /// Which seal.
@@ -144,7 +141,7 @@ pub enum Event {
         /// The part is what is to be encoded, or why not.
         result: Result<(), Reason>,
     },
-    /// Answers [`Command::Drop`]: markers that were set here before fail with that seal.
+    /// Answers [`Command::Drop`]: markers that were told before fail with that seal.
     Dropped(DatasetId),
     /// Answers [`Command::Commit`].
     Committed {

@@ -28,7 +28,7 @@ pub mod server;
 mod settings;
 pub mod stream;
 
-pub use command::Command;
+pub use command::{Command, MarkerOutcome};
 pub use data::{DataReply, DataRequest};
 pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
 pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Scavenged, Start, Welcome};

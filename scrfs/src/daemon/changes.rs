@@ -19,9 +19,6 @@ use super::state::Dataset;
 impl Node {
     /// Says whether anything was changed here. In the records' thread.
     pub(super) fn send_changes(&self, id: DatasetId) {
-        // The answer speaks of all that was changed before the markers that wait now: whatever is
-        // sealed, or found to be sealed, after it is what these asked for.
-        self.state.lock().waiting.covered(id);
         let changed = self.changed_here(id).unwrap_or_else(|reason| {
             self.events.error(Some(id), &format!("its changes cannot be listed: {reason}"));
             // The freeze will say why.

@@ -55,7 +55,6 @@ impl Node {
                 // Looked at in its turn: settling ends there too.
                 self.in_records(link, move |node| node.drop_seal(id, &reason, node.settling()));
             }
-            Command::NotSealed(id) => self.answer_not_sealed(id),
             Command::Commit(catalog) => {
                 self.in_records(link, move |node| node.commit(Arc::unwrap_or_clone(catalog)));
             }
@@ -69,22 +68,8 @@ impl Node {
             }
             Command::Present { datasets } => self.in_records(link, move |node| node.present(&datasets)),
 
-            Command::RefuseMarker { name, reason } => {
-                let shown = String::from_utf8_lossy(&name).into_owned();
-                self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
-                self.answer_markers(&name, libc::EIO);
-                self.in_records(link, move |node| {
-                    // One in doubt may be complete on another node: what is in it stays as it is.
-                    if !node.state.lock().is_in_doubt(&name) {
-                        node.give_up_background(&[name], &reason);
-                    }
-                });
-            }
-            Command::WaiveMarker { name } => {
-                let shown = String::from_utf8_lossy(&name).into_owned();
-                self.events.warning(None, &format!("{shown}: not protected: SCR_ENABLE=0"));
-                self.answer_markers(&name, 0);
-                self.in_records(link, move |node| node.give_up_background(&[name], "SCR_ENABLE=0"));
+            Command::MarkersEnd { name, requests, outcome } => {
+                self.markers_end(link, name, requests, outcome);
             }
             Command::Fetched { request, errno: 0 } => self.answer_fetch(request, 0),
             // After what was to be recorded of the failure: the program's death may end the

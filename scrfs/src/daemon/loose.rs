@@ -21,7 +21,7 @@ use super::loose_store::LooseStore;
 use super::node::Node;
 use super::state::State;
 use super::waiting::Wanted;
-use crate::boundary::{Completion, Look, Marking};
+use crate::boundary::{Completion, Look};
 use crate::caller::Caller;
 use crate::errno::Errno;
 
@@ -136,13 +136,7 @@ impl Node {
             self.forget_pending(request);
             return done(Err(Errno(libc::EIO)));
         }
-        let alone = self.wait_for(
-            &mut state,
-            request,
-            (Wanted::Loose(entries), None, Marking::default()),
-            caller,
-            done,
-        );
+        let alone = self.wait_for(&mut state, request, Wanted::Loose(entries), caller, done);
         drop(state);
         if let Some(done) = alone {
             // The next coordinator that attaches is told.

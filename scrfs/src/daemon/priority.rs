@@ -282,11 +282,9 @@ pub(super) fn is_waited_for(command: &Command) -> bool {
         | Command::Carry { .. }
         | Command::AllFrozen(_)
         | Command::Drop { .. }
-        | Command::NotSealed(_)
         | Command::Commit(_)
         | Command::Sealed(_)
-        | Command::RefuseMarker { .. }
-        | Command::WaiveMarker { .. }
+        | Command::MarkersEnd { .. }
         | Command::Fetched { .. }
         | Command::CopyFromPrefix { .. }
         | Command::LooseAsk { .. }

@@ -1,10 +1,11 @@
-//! When all nodes are frozen: markers that wait for no more are answered, and what is to be sealed
-//! stays as it is, whatever dies, until it is sealed or given up.
+//! How markers end. When all nodes are frozen those that wait for no more are answered, and what is
+//! to be sealed stays as it is, whatever dies, until it is sealed or given up.
 //!
 //! Fault point: `seal.promised`.
 
+use crate::control::MarkerOutcome;
 use crate::faults;
-use crate::ids::DatasetId;
+use crate::ids::{DatasetId, RequestId};
 
 use super::node::Node;
 
@@ -33,13 +34,76 @@ impl Node {
         if let Err(error) = faults::hit("seal.promised") {
             self.events.error(Some(id), &error.to_string());
         }
-        let waiters = self.state.lock().waiting.take_unhurried(&name, background);
+        let waiters = self.state.lock().waiting.take_unhurried(&name, id, background);
         if !waiters.is_empty() {
             let shown = String::from_utf8_lossy(&name).into_owned();
             self.events.info(Some(id), &format!("{shown}: all nodes are frozen, its marker's close returns"));
         }
         for waiter in waiters {
             waiter.answer(0);
+        }
+    }
+
+    /// The lead has decided on markers of `name` that were set here. What follows on a seal is done
+    /// in the records' thread, after that seal itself; an error waits for nothing there, where a
+    /// store may hang.
+    pub(super) fn markers_end(
+        &self,
+        link: u64,
+        name: Vec<u8>,
+        requests: Vec<RequestId>,
+        outcome: MarkerOutcome,
+    ) {
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        let (errno, reason) = match outcome {
+            MarkerOutcome::Sealed(id) => {
+                return self.in_records(link, move |node| node.markers_sealed(id, &name, &requests));
+            }
+            MarkerOutcome::NotSealed(_) => {
+                // Dropping the seal gave up what was owed.
+                self.end_markers(&requests, libc::EIO);
+                return;
+            }
+            MarkerOutcome::Refused(reason) => {
+                self.events.error(None, &format!("{shown}: cannot be sealed: {reason}"));
+                (libc::EIO, reason)
+            }
+            MarkerOutcome::Waived => {
+                let reason = "SCR_ENABLE=0".to_owned();
+                self.events.warning(None, &format!("{shown}: not protected: {reason}"));
+                (0, reason)
+            }
+        };
+        if self.end_markers(&requests, errno) {
+            self.in_records(link, move |node| {
+                // One in doubt may be complete on another node: what is in it stays as it is.
+                if !node.state.lock().is_in_doubt(&name) {
+                    node.give_up_background(&[name], &reason);
+                }
+            });
+        }
+    }
+
+    /// Answers programs; true when a seal that was owed has ended with their markers.
+    fn end_markers(&self, requests: &[RequestId], errno: i32) -> bool {
+        let (waiters, owed) = self.state.lock().waiting.end_markers(requests);
+        for waiter in waiters {
+            waiter.answer(errno);
+        }
+        owed
+    }
+
+    fn markers_sealed(&self, id: DatasetId, name: &[u8], requests: &[RequestId]) {
+        let owed = self.end_markers(requests, 0);
+        // It was asked for again, and nobody had anything to seal.
+        if owed && self.state.lock().table.background.contains_key(name) {
+            let forgotten = self.disk.lock().change(&self.state, |table| {
+                table.background.remove(name);
+            });
+            if let Err(error) = forgotten {
+                self.events.error(Some(id), &format!("that it is sealed cannot be recorded: {error}"));
+            }
+            self.tree.thaw(name);
         }
     }
 

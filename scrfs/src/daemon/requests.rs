@@ -18,7 +18,7 @@ use super::node::{Node, never_voted};
 use super::promise::Settling;
 use super::room::LOOK;
 use super::state::State;
-use super::waiting::{DIRECTORY_MAX, Waiter, Wanted, attached_bound};
+use super::waiting::{DIRECTORY_MAX, Marker, Waiter, Wanted, attached_bound};
 use crate::boundary::{Completion, Eye, GlobalRequests, IoRecord, Marking};
 use crate::caller;
 use crate::caller::Caller;
@@ -31,13 +31,6 @@ const MARKER_MAX: Duration = Duration::from_hours(1);
 /// How much a bound moves while there is progress.
 const EXTENSION: Duration = Duration::from_secs(5);
 
-/// Where a new request goes.
-enum Way {
-    /// Wait, with this event for the lead unless one is on its way already.
-    Wait(Option<Event>),
-    Alone,
-}
-
 impl Node {
     /// Puts a request into the waiting table and asks the lead; gives `done` back when there is no
     /// lead to ask.
@@ -45,33 +38,21 @@ impl Node {
         &self,
         state: &mut State,
         request: RequestId,
-        (wanted, base, marking): (Wanted, Option<DatasetId>, Marking),
+        wanted: Wanted,
         caller: Caller,
         done: Completion,
     ) -> Option<Completion> {
-        let event = match route(state, &wanted, request, marking) {
-            Way::Alone => return Some(done),
-            Way::Wait(event) => event,
-        };
+        if state.attached.is_none() && (!state.was_attached || state.local) {
+            return Some(done);
+        }
         let now = self.now();
         let bound = if state.attached.is_some() {
             attached_bound(&wanted, state.seal_timeout())
         } else {
             self.coordinator_wait(state)
         };
-        let waiter = Waiter {
-            request,
-            wanted,
-            base,
-            marking,
-            doom: None,
-            caller,
-            done,
-            since: now,
-            deadline: now + bound,
-        };
-        state.waiting.waiters.insert(request, waiter);
-        if let Some(event) = event {
+        let waiter = Waiter { request, wanted, caller, done, since: now, deadline: now + bound };
+        if let Some(event) = state.waiting.begins(waiter) {
             state.send_request(event);
         }
         self.wake.notify_all();
@@ -82,65 +63,15 @@ impl Node {
     pub(super) fn send_waiting(&self) {
         let mut state = self.state.lock();
         let State { waiting, table, .. } = &mut *state;
-        let events = waiting.events(table.background.keys());
+        let promised = waiting.owe(table.background.keys(), || self.next_request());
+        let events = waiting.events();
         let overwritten = table
             .datasets
             .values()
             .filter(|dataset| dataset.life.is_overwritten() && dataset.life.is_listed());
         let overwritten: Vec<Event> = overwritten.map(|dataset| Event::Overwritten(dataset.id)).collect();
-        for event in events.into_iter().chain(overwritten) {
+        for event in promised.into_iter().chain(events).chain(overwritten) {
             state.send_request(event);
-        }
-    }
-
-    /// No seal comes of the markers of `name` that have been set: they end with `errno`. What is
-    /// set from now on is another try.
-    pub(super) fn answer_markers(&self, name: &[u8], errno: i32) {
-        let waiters = {
-            let mut state = self.state.lock();
-            let waiters = state.waiting.take_markers(name, None);
-            state.send(Event::Refused { name: name.to_vec() });
-            waiters
-        };
-        for waiter in waiters {
-            waiter.answer(errno);
-        }
-    }
-
-    /// Seal `id` of `name` is dropped here: the markers that have been set fail with it, what is
-    /// set from now on is another try. Their programs hear of it when all nodes are so far: who
-    /// hears of it may take the cause away at once and set the marker on a node that would else
-    /// still count it as one of those that fail.
-    pub(super) fn doom_markers(&self, name: &[u8], id: DatasetId) {
-        let mut state = self.state.lock();
-        state.waiting.doom_markers(name, id);
-        state.send(Event::Dropped(id));
-    }
-
-    /// All nodes have dropped seal `id`.
-    pub(super) fn answer_not_sealed(&self, id: DatasetId) {
-        let waiters = self.state.lock().waiting.take_doomed(id);
-        for waiter in waiters {
-            waiter.answer(libc::EIO);
-        }
-    }
-
-    /// Dataset `id` of that name is sealed: answers the markers that asked for it.
-    pub(super) fn answer_sealed(&self, name: &[u8], id: DatasetId) {
-        let waiters = {
-            let mut state = self.state.lock();
-            let waiters = state.waiting.take_markers(name, Some(id));
-            state.send(Event::Heard(id));
-            if state.waiting.wants_marker(name) {
-                // Set after a change of what is sealed now: the lead may have taken them for those
-                // of this seal.
-                let everywhere = state.waiting.set_everywhere(name);
-                state.send_request(Event::Marker { name: name.to_vec(), everywhere });
-            }
-            waiters
-        };
-        for waiter in waiters {
-            waiter.answer(0);
         }
     }
 
@@ -250,8 +181,8 @@ impl Node {
                     self.events.error(None, &format!("{op:?} had no answer within {DIRECTORY_MAX:?}"));
                     waiter.answer(libc::EIO);
                 }
-                Wanted::Marker(name) => {
-                    let (id, text) = self.why_no_seal(&name);
+                Wanted::Marker(marker) => {
+                    let (id, text) = self.why_no_seal(&marker.name);
                     self.events.error(id, &text);
                     waiter.answer(libc::EIO);
                 }
@@ -324,28 +255,6 @@ impl Node {
     }
 }
 
-/// Is there a lead to ask, now or soon?
-fn route(state: &mut State, wanted: &Wanted, request: RequestId, marking: Marking) -> Way {
-    if state.attached.is_none() && (!state.was_attached || state.local) {
-        return Way::Alone;
-    }
-    Way::Wait(match wanted {
-        Wanted::Directory(op) => Some(Event::DirRequest { request, op: op.clone() }),
-        Wanted::Marker(name) => {
-            let news = !state.waiting.wants_marker(name) || marking.everywhere;
-            news.then(|| Event::Marker { name: name.clone(), everywhere: marking.everywhere })
-        }
-        Wanted::Loose(entries) => Some(Event::LooseRequest { request, entries: entries.clone() }),
-        Wanted::Fetch(file) => match state.waiting.fetches.entry(file.clone()) {
-            std::collections::hash_map::Entry::Occupied(_) => None,
-            std::collections::hash_map::Entry::Vacant(vacant) => {
-                vacant.insert(request);
-                Some(Event::Fetch { request, file: file.clone() })
-            }
-        },
-    })
-}
-
 impl GlobalRequests for Node {
     fn new_request(&self) -> RequestId {
         self.next_request()
@@ -359,7 +268,7 @@ impl GlobalRequests for Node {
             return done(Err(Errno(libc::EIO)));
         }
         let wanted = Wanted::Directory(op.clone());
-        let alone = self.wait_for(&mut state, request, (wanted, None, Marking::default()), caller, done);
+        let alone = self.wait_for(&mut state, request, wanted, caller, done);
         // Asked again, it may have been decided before it waited here.
         let decision = self.tree.decision(request);
         let waiter = decision.and_then(|errno| Some((state.waiting.take(request)?, errno)));
@@ -382,8 +291,8 @@ impl GlobalRequests for Node {
             drop(state);
             return done(Err(Errno(libc::EIO)));
         }
-        let (request, wanted) = (self.next_request(), Wanted::Marker(name.to_vec()));
-        let alone = self.wait_for(&mut state, request, (wanted, base, marking), caller, done);
+        let wanted = Wanted::Marker(Marker { name: name.to_vec(), base, marking });
+        let alone = self.wait_for(&mut state, self.next_request(), wanted, caller, done);
         drop(state);
         let Some(done) = alone else { return };
         if !base.is_some_and(|id| self.is_changed(name, id)) && self.is_sealed_alone(name) {
@@ -407,8 +316,7 @@ impl GlobalRequests for Node {
             return done(Err(Errno(libc::EIO)));
         }
         let request = self.next_request();
-        let wanted = (Wanted::Fetch(file), None, Marking::default());
-        let alone = self.wait_for(&mut state, request, wanted, caller, done);
+        let alone = self.wait_for(&mut state, request, Wanted::Fetch(file), caller, done);
         drop(state);
         if let Some(done) = alone {
             self.events.error(

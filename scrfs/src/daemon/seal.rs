@@ -293,10 +293,7 @@ impl Node {
         if let Some(name) = name.as_ref().filter(|_| settling != Settling::Kept) {
             self.give_up_background(std::slice::from_ref(name), reason.words());
         }
-        match name {
-            Some(name) if settling == Settling::No => self.doom_markers(&name, id),
-            _ => self.state.lock().send(Event::Dropped(id)),
-        }
+        self.state.lock().send(Event::Dropped(id));
     }
 
     /// Forgets a seal and thaws its dataset, whose name it returns.
@@ -465,7 +462,7 @@ impl Node {
         let name = {
             let mut state = self.state.lock();
             let Some(dataset) = state.table.datasets.get_mut(&id).filter(|d| d.life.is_complete()) else {
-                return state.send(Event::Heard(id));
+                return;
             };
             // One that a program has removed meanwhile was sealed all the same.
             drop(dataset.step(&Step::Settled));
@@ -478,17 +475,6 @@ impl Node {
         self.events.info(Some(id), &format!("{shown}: sealed, all members have recorded COMPLETE"));
         if let Some(weak) = self.unprotected(id) {
             self.events.warning(Some(id), &format!("{shown}: {weak}"));
-        }
-        self.answer_sealed(&name, id);
-        // It was asked for again, and nobody had anything to seal.
-        if self.state.lock().table.background.contains_key(&name) {
-            let forgotten = self.disk.lock().change(&self.state, |table| {
-                table.background.remove(&name);
-            });
-            if let Err(error) = forgotten {
-                self.events.error(Some(id), &format!("that it is sealed cannot be recorded: {error}"));
-            }
-            self.tree.thaw(&name);
         }
     }
 

@@ -23,23 +23,26 @@ const MARKER_START_MAX: Duration = Duration::from_mins(3);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
     Directory(DirOp),
-    Marker(Vec<u8>),
+    Marker(Marker),
     Fetch(SealedFile),
     Loose(Vec<LooseEntry>),
+}
+
+/// A marker that was set here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Marker {
+    pub(super) name: Vec<u8>,
+    /// The complete dataset of that name when it was set. The seal of that one is not what its
+    /// program waits for.
+    pub(super) base: Option<DatasetId>,
+    /// How it was set.
+    pub(super) marking: Marking,
 }
 
 /// One waiting program.
 pub(super) struct Waiter {
     pub(super) request: RequestId,
     pub(super) wanted: Wanted,
-    /// Of a marker: the sealed dataset that was changed here before it was set, until the lead
-    /// knows that. Its own seal is not what is waited for.
-    pub(super) base: Option<DatasetId>,
-    /// Of a marker: how it was set.
-    pub(super) marking: Marking,
-    /// Of a marker: the seal that was dropped here and is being dropped elsewhere, with which it
-    /// fails.
-    pub(super) doom: Option<DatasetId>,
     pub(super) caller: Caller,
     pub(super) done: Completion,
     pub(super) since: Instant,
@@ -52,9 +55,23 @@ impl Waiter {
         (self.done)(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
     }
 
-    /// It waits for the marker of `name`, whose outcome is open.
+    /// Asks the lead for it; a file is asked for once, whoever waits for it.
+    fn event(&self) -> Option<Event> {
+        let request = self.request;
+        match &self.wanted {
+            Wanted::Directory(op) => Some(Event::DirRequest { request, op: op.clone() }),
+            Wanted::Marker(Marker { name, base, marking }) => {
+                let (name, base, everywhere) = (name.clone(), *base, marking.everywhere);
+                Some(Event::Marker { request, name, base, everywhere })
+            }
+            Wanted::Loose(entries) => Some(Event::LooseRequest { request, entries: entries.clone() }),
+            Wanted::Fetch(_) => None,
+        }
+    }
+
+    /// It waits for the marker of `name`.
     fn marks(&self, name: &[u8]) -> bool {
-        self.doom.is_none() && matches!(&self.wanted, Wanted::Marker(n) if n == name)
+        matches!(&self.wanted, Wanted::Marker(marker) if marker.name == name)
     }
 }
 
@@ -65,9 +82,24 @@ pub(super) struct Waiting {
     /// Files on the way and the request that asked for each; others that want the same file join
     /// it.
     pub(super) fetches: HashMap<SealedFile, RequestId>,
+    /// Datasets whose markers were answered before they were sealed, as this lead was told of them.
+    owed: BTreeMap<RequestId, Vec<u8>>,
 }
 
 impl Waiting {
+    /// Something is waited for: the event that asks for it, unless one is on its way already.
+    pub(super) fn begins(&mut self, waiter: Waiter) -> Option<Event> {
+        let mut event = waiter.event();
+        if let Wanted::Fetch(file) = &waiter.wanted
+            && !self.fetches.contains_key(file)
+        {
+            self.fetches.insert(file.clone(), waiter.request);
+            event = Some(Event::Fetch { request: waiter.request, file: file.clone() });
+        }
+        self.waiters.insert(waiter.request, waiter);
+        event
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiters.len()
     }
@@ -90,36 +122,36 @@ impl Waiting {
         self.waiters.remove(&request)
     }
 
-    /// Takes those that want the marker of `name`, save those that ask for the generation after
-    /// `sealed`.
-    pub(super) fn take_markers(&mut self, name: &[u8], sealed: Option<DatasetId>) -> Vec<Waiter> {
-        let later = |waiter: &Waiter| sealed.is_some() && waiter.base == sealed;
-        self.take_where(|waiter| waiter.marks(name) && !later(waiter))
+    /// Takes those that want the marker of `name` and wait only until all nodes are frozen for seal
+    /// `id` of it.
+    pub(super) fn take_unhurried(&mut self, name: &[u8], id: DatasetId, background: bool) -> Vec<Waiter> {
+        self.take_where(|waiter| match &waiter.wanted {
+            Wanted::Marker(marker) => {
+                marker.name == name
+                    && marker.base != Some(id)
+                    && (background || marker.marking.holds_directory)
+            }
+            _ => false,
+        })
     }
 
-    /// Those that want the marker of `name` fail with seal `id`.
-    pub(super) fn doom_markers(&mut self, name: &[u8], id: DatasetId) {
-        for waiter in self.waiters.values_mut().filter(|waiter| waiter.marks(name)) {
-            waiter.doom = Some(id);
-        }
+    /// Seals that markers were answered for, and that have come to no end: their events, each with
+    /// a request of its own.
+    pub(super) fn owe<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a Vec<u8>>,
+        next: impl Fn() -> RequestId,
+    ) -> Vec<Event> {
+        self.owed = names.map(|name| (next(), name.clone())).collect();
+        let owed = self.owed.iter().map(|(request, name)| (*request, name.clone()));
+        owed.map(|(request, name)| Event::Marker { request, name, base: None, everywhere: true }).collect()
     }
 
-    /// Takes those that fail with seal `id`.
-    pub(super) fn take_doomed(&mut self, id: DatasetId) -> Vec<Waiter> {
-        self.take_where(|waiter| waiter.doom == Some(id))
-    }
-
-    /// Takes those that want the marker of `name` and wait only until all nodes are frozen.
-    pub(super) fn take_unhurried(&mut self, name: &[u8], background: bool) -> Vec<Waiter> {
-        self.take_where(|waiter| waiter.marks(name) && (background || waiter.marking.holds_directory))
-    }
-
-    /// The lead is told what was changed in `sealed` until now: markers that asked for the
-    /// generation after it are answered by what comes of that.
-    pub(super) fn covered(&mut self, sealed: DatasetId) {
-        for waiter in self.waiters.values_mut().filter(|waiter| waiter.base == Some(sealed)) {
-            waiter.base = None;
-        }
+    /// These markers have come to their end: takes those who wait for them, and tells whether a
+    /// seal that was owed is among them.
+    pub(super) fn end_markers(&mut self, requests: &[RequestId]) -> (Vec<Waiter>, bool) {
+        let owed = requests.iter().filter(|request| self.owed.remove(request).is_some()).count() > 0;
+        (requests.iter().filter_map(|request| self.take(*request)).collect(), owed)
     }
 
     /// Takes those that want the file that `request` asked for.
@@ -147,16 +179,11 @@ impl Waiting {
 
     /// Thread ids of those that wait for the marker of `name` here.
     pub(super) fn marker_callers(&self, name: &[u8]) -> Vec<u32> {
-        let wanted = Wanted::Marker(name.to_vec());
         self.waiters
             .values()
-            .filter(|waiter| waiter.wanted == wanted && waiter.caller.tid != 0)
+            .filter(|waiter| waiter.marks(name) && waiter.caller.tid != 0)
             .map(|waiter| waiter.caller.tid)
             .collect()
-    }
-
-    pub(super) fn wants_marker(&self, name: &[u8]) -> bool {
-        self.waiters.values().any(|waiter| waiter.marks(name))
     }
 
     /// A coordinator attached: bounds count anew.
@@ -174,42 +201,11 @@ impl Waiting {
         }
     }
 
-    /// Some marker of `name` that waits was set by what all nodes have seen.
-    pub(super) fn set_everywhere(&self, name: &[u8]) -> bool {
-        self.waiters.values().any(|waiter| waiter.marking.everywhere && waiter.marks(name))
-    }
-
-    /// The events that ask the lead for what is waited for, each thing once; `background`: markers
-    /// that were answered when all were frozen.
-    pub(super) fn events<'a>(&mut self, background: impl Iterator<Item = &'a Vec<u8>>) -> Vec<Event> {
-        // The lead that dropped their seals is gone and did not say that all had: they are tries
-        // like any other.
-        self.waiters.values_mut().for_each(|waiter| waiter.doom = None);
-        let mut events = Vec::new();
-        let mut markers: Vec<Vec<u8>> = background.cloned().collect();
-        events.extend(markers.iter().map(|name| Event::Marker { name: name.clone(), everywhere: true }));
-        self.fetches.retain(|file, request| {
-            events.push(Event::Fetch { request: *request, file: file.clone() });
-            true
-        });
-        for waiter in self.waiters.values() {
-            match &waiter.wanted {
-                Wanted::Directory(op) => {
-                    events.push(Event::DirRequest { request: waiter.request, op: op.clone() });
-                }
-                Wanted::Marker(name) if !markers.contains(name) => {
-                    markers.push(name.clone());
-                    let everywhere = self.set_everywhere(name);
-                    events.push(Event::Marker { name: name.clone(), everywhere });
-                }
-                Wanted::Loose(entries) => {
-                    let (request, entries) = (waiter.request, entries.clone());
-                    events.push(Event::LooseRequest { request, entries });
-                }
-                Wanted::Marker(_) | Wanted::Fetch(_) => {}
-            }
-        }
-        events
+    /// The events that ask the lead for what is waited for, each thing once.
+    pub(super) fn events(&self) -> Vec<Event> {
+        let fetches = self.fetches.iter();
+        let fetches = fetches.map(|(file, request)| Event::Fetch { request: *request, file: file.clone() });
+        fetches.chain(self.waiters.values().filter_map(Waiter::event)).collect()
     }
 }
 

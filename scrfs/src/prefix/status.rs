@@ -70,7 +70,7 @@ impl Reporter {
                 | Command::Commit(_)
                 | Command::Sealed(_)
                 | Command::Drop { .. }
-                | Command::RefuseMarker { .. }
+                | Command::MarkersEnd { .. }
                 | Command::Evict(_)
                 | Command::FlushMember { .. }
                 | Command::MarkFlushed(_)

@@ -71,12 +71,12 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.inventory();
         lead.send(&Command::Serve);
         let touch = program(m, "touch ck/.complete");
-        assert!(matches!(lead.next(), Event::Marker { name, .. } if name == b"ck"));
+        lead.marker("ck");
         kill_worker(m);
         let mut lead = Lead::attach(&m.control(), 2);
         lead.inventory();
         lead.send(&Command::Serve);
-        assert!(matches!(lead.next(), Event::Marker { name, .. } if name == b"ck"));
+        lead.marker("ck");
         lead.send(&Command::Freeze { id: ID, name: b"ck".to_vec(), member: Member(0), base: None });
         let Event::Frozen { result: Ok(part), .. } = lead.next() else { panic!("not frozen") };
         assert_eq!(part.files.len(), 1);
@@ -87,7 +87,9 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.send(&Command::Drop { id: ID, reason: "a test".into() });
         assert!(matches!(lead.next(), Event::Dropped { .. }));
         lead.send(&Command::Serve);
-        assert!(matches!(lead.next(), Event::Marker { name, .. } if name == b"ck"));
+        // What was frozen for it is owed too.
+        lead.marker("ck");
+        lead.marker("ck");
         let id = DatasetId(2);
         lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
@@ -101,10 +103,10 @@ fn a_waiting_marker_goes_on_waiting() {
         lead.send(&Command::Sealed(id));
         lead.send(&Command::Serve);
         // For all that this worker knows it was set after others had changed the dataset.
-        assert!(matches!(lead.next(), Event::Marker { name, .. } if name == b"ck"));
+        let request = lead.marker("ck");
         lead.send(&Command::AskChanges(id));
         assert!(matches!(lead.next(), Event::Changes { changed: false, .. }));
-        lead.send(&Command::Sealed(id));
+        lead.sealed(id, request);
         assert!(touch.join().unwrap(), "the marker's close succeeds");
         assert_eq!(fs::read(m.at("ck/f")).unwrap(), b"data");
 
@@ -128,13 +130,13 @@ fn a_generation_that_has_begun_goes_on() {
         lead.inventory();
         lead.send(&Command::Serve);
         let touch = program(m, "touch ck/.complete");
-        assert!(matches!(lead.next(), Event::Marker { .. }));
+        let request = lead.marker("ck");
         lead.send(&Command::Freeze { id: ID, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
         let catalog = catalog(ID, b"ck", lead.epoch, &encode(&lead, ID, &["f"]));
         lead.send(&Command::Commit(Arc::new(catalog)));
         assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
-        lead.send(&Command::Sealed(ID));
+        lead.sealed(ID, request);
         assert!(touch.join().unwrap());
 
         let mut log = fs::File::options().append(true).open(m.at("ck/f")).unwrap();
@@ -180,7 +182,7 @@ fn log_through_seals(m: &Mounted) {
     lead.inventory();
     lead.send(&Command::Serve);
     let touch = program(m, "touch ck/.complete");
-    assert!(matches!(lead.next(), Event::Marker { .. }));
+    lead.marker("ck");
     let freeze = |lead: &mut Lead, id: DatasetId, base: Option<DatasetId>| {
         lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base });
         let Event::Frozen { result: Ok(part), .. } = lead.next() else { panic!("not frozen") };
@@ -196,14 +198,17 @@ fn log_through_seals(m: &Mounted) {
     lead.send(&Command::Drop { id: ID, reason: "a test".into() });
     assert!(matches!(lead.next(), Event::Dropped { .. }));
     lead.send(&Command::Serve);
-    assert!(matches!(lead.next(), Event::Marker { .. }));
+    // What was frozen for it is owed, and its program, or a new worker for it, asks again.
+    let requests = [lead.marker("ck"), lead.marker("ck")];
     let id = DatasetId(2);
     assert_eq!(freeze(&mut lead, id, None), 14);
     log.write_all(b"four ").unwrap();
     let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, &["log"]));
     lead.send(&Command::Commit(Arc::new(catalog)));
     assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
-    lead.send(&Command::Sealed(id));
+    for request in requests {
+        lead.sealed(id, request);
+    }
     assert!(touch.join().unwrap());
     log.write_all(b"five ").unwrap();
     let seen = || (fs::read_to_string(m.at("ck/log")).unwrap(), fs::metadata(m.at("ck/log")).unwrap().len());

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use scrfs::control::client::{ClientError, DataConnection, Link};
 use scrfs::control::{
-    Command, DataReply, DataRequest, DirOp, Event, Inventory, MemberPart, Role, Settings, Start,
+    Command, DataReply, DataRequest, DirOp, Event, Inventory, MarkerOutcome, MemberPart, Role, Settings,
+    Start,
 };
 use scrfs::daemon::CacheStore;
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Protections, Scheme};
@@ -85,14 +86,28 @@ impl Lead {
         self.link.commands.send(command).unwrap();
     }
 
-    /// The next event that is more than "heard".
+    /// The next event that a lead acts on.
     pub(crate) fn next(&mut self) -> Event {
         loop {
             match self.link.events.receive(Some(WAIT)).unwrap().expect("an event within the time") {
-                Event::Heard(_) | Event::Refused { .. } | Event::Overwritten(_) => {}
+                Event::Overwritten(_) => {}
                 event => return event,
             }
         }
+    }
+
+    /// The next event, which tells of a marker of `name`: its request.
+    pub(crate) fn marker(&mut self, name: &str) -> RequestId {
+        match self.next() {
+            Event::Marker { request, name: of, .. } if of == name.as_bytes() => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Dataset `id` is complete everywhere, and this marker of it is answered.
+    pub(crate) fn sealed(&mut self, id: DatasetId, request: RequestId) {
+        self.send(&Command::Sealed(id));
+        self.send(&end(b"ck", request, id));
     }
 
     pub(crate) fn inventory(&mut self) -> Inventory {
@@ -231,7 +246,7 @@ struct Session {
     /// What came while something else was waited for.
     later: VecDeque<Event>,
     round: u64,
-    marker: Option<Vec<u8>>,
+    marker: Option<(RequestId, Vec<u8>)>,
 }
 
 impl Session {
@@ -262,13 +277,13 @@ impl Session {
                     self.lead_round(request, op)?;
                     orders.rounds.fetch_add(1, Ordering::Relaxed);
                 }
-                Some(Event::Marker { name, .. }) => self.marker = Some(name),
+                Some(Event::Marker { request, name, .. }) => self.marker = Some((request, name)),
                 _ => {}
             }
             if orders.seal.load(Ordering::Relaxed)
-                && let Some(name) = self.marker.take()
+                && let Some((request, name)) = self.marker.take()
             {
-                self.seal(&name)?;
+                self.seal(request, &name)?;
             }
         }
         Ok(())
@@ -309,7 +324,7 @@ impl Session {
     }
 
     /// A dataset with one file, named `f`.
-    fn seal(&mut self, name: &[u8]) -> Result<(), ClientError> {
+    fn seal(&mut self, request: RequestId, name: &[u8]) -> Result<(), ClientError> {
         let id = DatasetId(1);
         let freeze = Command::Freeze { id, name: name.to_vec(), member: Member(0), base: None };
         self.lead.link.commands.send(&freeze)?;
@@ -325,6 +340,12 @@ impl Session {
             other => Err(other),
         })?;
         assert_eq!(result, Ok(()));
-        self.lead.link.commands.send(&Command::Sealed(id))
+        self.lead.link.commands.send(&Command::Sealed(id))?;
+        self.lead.link.commands.send(&end(name, request, id))
     }
+}
+
+fn end(name: &[u8], request: RequestId, id: DatasetId) -> Command {
+    let outcome = MarkerOutcome::Sealed(id);
+    Command::MarkersEnd { name: name.to_vec(), requests: vec![request], outcome }
 }

@@ -29,7 +29,7 @@ fn who_waits_for_the_seal_writes_the_name_that_it_opened() {
         lead.inventory();
         lead.send(&Command::Serve);
         let touch = program(m, "touch ck/.complete");
-        assert!(matches!(lead.next(), Event::Marker { .. }));
+        let request = lead.marker("ck");
         let id = DatasetId(1);
         lead.send(&Command::Freeze { id, name: b"ck".to_vec(), member: Member(0), base: None });
         assert!(matches!(lead.next(), Event::Frozen { result: Ok(_), .. }));
@@ -57,7 +57,7 @@ fn who_waits_for_the_seal_writes_the_name_that_it_opened() {
         let catalog = catalog(id, b"ck", lead.epoch, &encode(&lead, id, &["f", "g", "h"]));
         lead.send(&Command::Commit(Arc::new(catalog)));
         assert!(matches!(lead.next(), Event::Committed { result: Ok(()), .. }));
-        lead.send(&Command::Sealed(id));
+        lead.sealed(id, request);
         assert!(touch.join().unwrap());
         writer.join().unwrap();
         shortener.join().unwrap();

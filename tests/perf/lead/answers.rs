@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use scrfs::control::loose::LooseInventory;
 use scrfs::control::{
-    Command, DirOp, Event, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Start,
-    VerifiedMember,
+    Command, DirOp, Event, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MarkerOutcome,
+    MemberPart, Start, VerifiedMember,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy, Stamp};
 use scrfs::ids::{Epoch, Member, NodeRank, RequestId};
@@ -70,8 +70,10 @@ impl Answers {
         Ok(Input::Begin { epoch, hosts, groups, start: Start::Restart, settings: Box::new(settings) })
     }
 
-    pub(crate) fn marker(name: &str) -> Event {
-        Event::Marker { name: name.as_bytes().to_vec(), everywhere: false }
+    /// A program sets the marker of `name`, the only one that waits.
+    pub(crate) fn marker(&self, name: &str) -> Event {
+        let request = RequestId { origin: u64::MAX, serial: self.sealed.into() };
+        Event::Marker { request, name: name.as_bytes().to_vec(), base: None, everywhere: false }
     }
 
     /// A program on this node makes a directory.
@@ -139,9 +141,9 @@ impl Answers {
                 self.dataset = Some(Arc::clone(catalog));
                 Event::Committed { id: catalog.id, result: Ok(()) }
             }
-            Command::Sealed(id) => {
-                self.sealed += u32::from(node == NodeRank(0));
-                Event::Heard(*id)
+            Command::MarkersEnd { outcome: MarkerOutcome::Sealed(_), .. } => {
+                self.sealed += 1;
+                return None;
             }
             _ => return None,
         };

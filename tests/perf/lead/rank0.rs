@@ -72,7 +72,7 @@ impl Rank0 {
     pub(crate) fn seal(&mut self, name: &str) -> Result<Cost, String> {
         let before = self.answers.sealed();
         let cost = self.cost_of(|rank0| {
-            rank0.arriving.push_back(report(LEAD, Answers::marker(name))?);
+            rank0.arriving.push_back(report(LEAD, rank0.answers.marker(name))?);
             rank0.settle()
         })?;
         if self.answers.sealed() == before + 1 { Ok(cost) } else { Err(format!("{name} was not sealed")) }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::loose::Age;
 use scrfs::control::{
-    Advice, Command, DirOp, Event, FetchFailure, FrozenFile, HeldState, Reason, Room, SealedFile,
-    VerifiedMember,
+    Advice, Command, DirOp, Event, FetchFailure, FrozenFile, HeldState, MarkerOutcome, Reason, Room,
+    SealedFile, VerifiedMember,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
@@ -110,11 +110,10 @@ pub(crate) struct Daemon {
     /// Unsealed files, relative to the root.
     pub(crate) files: BTreeMap<RelPath, u64>,
     pub(crate) waiting: BTreeMap<RequestId, DirOp>,
-    /// With the sealed dataset that was changed here before.
-    pub(crate) markers: BTreeMap<Vec<u8>, Option<DatasetId>>,
-    /// Markers that fail with a seal that was dropped here, and do not know it yet: name, base, and
-    /// whether they hold a directory.
-    pub(crate) doomed: Vec<(DatasetId, Vec<u8>, Option<DatasetId>, bool)>,
+    /// With the sealed dataset that was listed here before.
+    pub(crate) markers: BTreeMap<Vec<u8>, (RequestId, Option<DatasetId>)>,
+    /// Markers of `background` as this lead was told of them.
+    pub(crate) owed: BTreeMap<RequestId, Vec<u8>>,
     /// Markers that hold a directory, and count everywhere.
     pub(crate) renamed: BTreeSet<Vec<u8>>,
     /// All markers wait only until all are frozen.
@@ -210,16 +209,46 @@ impl Daemon {
         self.invalid.insert(name.to_vec());
     }
 
-    /// The marker of `name`, as the lead is told of it.
-    pub(crate) fn marker(&self, name: &[u8]) -> Event {
-        Event::Marker { name: name.to_vec(), everywhere: self.renamed.contains(name) }
+    pub(crate) fn next_request(&mut self) -> RequestId {
+        self.serial += 1;
+        RequestId { origin: self.origin, serial: self.serial }
     }
 
-    fn fail_markers(&mut self, name: &[u8]) {
-        self.background.remove(name);
-        self.renamed.remove(name);
-        if self.markers.remove(name).is_some() {
-            self.answered.push(Answered::Marker(name.to_vec(), None));
+    /// The marker of `name` that waits, as the lead is told of it.
+    pub(crate) fn marker(&self, name: &[u8]) -> Event {
+        let (request, base) = self.markers[name];
+        Event::Marker { request, name: name.to_vec(), base, everywhere: self.renamed.contains(name) }
+    }
+
+    /// What is owed for markers that were answered, as the lead is told of it.
+    fn owe(&mut self) -> Vec<Event> {
+        self.owed.clear();
+        let owed = self.background.clone().into_iter().map(|name| {
+            let request = self.next_request();
+            self.owed.insert(request, name.clone());
+            Event::Marker { request, name, base: None, everywhere: true }
+        });
+        owed.collect()
+    }
+
+    fn markers_end(&mut self, name: &[u8], requests: &[RequestId], outcome: &MarkerOutcome) {
+        let sealed = match outcome {
+            MarkerOutcome::Sealed(id) => Some(*id),
+            MarkerOutcome::NotSealed(_) | MarkerOutcome::Refused(_) => None,
+            MarkerOutcome::Waived => panic!("{name:?} is to be protected"),
+        };
+        for request in requests {
+            if self.owed.remove(request).is_some() && !self.is_sealing(name) {
+                self.background.remove(name);
+                if !self.is_frozen(name) {
+                    self.thawed(name);
+                }
+            }
+            if self.markers.get(name).is_some_and(|(waits, _)| waits == request) {
+                self.markers.remove(name);
+                self.renamed.remove(name);
+                self.answered.push(Answered::Marker(name.to_vec(), sealed));
+            }
         }
     }
 
@@ -249,12 +278,7 @@ impl Daemon {
                 self.prepared = None;
                 let requests = self.waiting.iter().map(|(id, op)| (*id, op.clone()));
                 events.extend(requests.map(|(request, op)| Event::DirRequest { request, op }));
-                for (_, name, base, renamed) in std::mem::take(&mut self.doomed) {
-                    self.renamed.extend(renamed.then(|| name.clone()));
-                    self.markers.entry(name).or_insert(base);
-                }
-                let again = |name: &Vec<u8>| Event::Marker { name: name.clone(), everywhere: true };
-                events.extend(self.background.iter().map(again));
+                events.extend(self.owe());
                 events.extend(self.markers.keys().map(|name| self.marker(name)));
                 let fetches = self.fetches.iter().map(|(id, file)| (*id, file.clone()));
                 events.extend(fetches.map(|(request, file)| Event::Fetch { request, file }));
@@ -304,9 +328,6 @@ impl Daemon {
                 events.push(Event::DirUnited);
             }
             Command::AskChanges(id) => {
-                for base in self.markers.values_mut().filter(|base| **base == Some(id)) {
-                    *base = None;
-                }
                 let changed = self.next.contains_key(&id);
                 events.push(Event::Changes { id, changed });
             }
@@ -349,7 +370,7 @@ impl Daemon {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
                 // Its `Commit` may have failed here: then the marker waits for the next one.
                 let Some(name) = name else { return events };
-                let waits = self.markers.contains_key(&name);
+                let waits = self.markers.get(&name).is_some_and(|(_, base)| *base != Some(id));
                 if waits && (self.unhurried || self.renamed.contains(&name)) {
                     self.markers.remove(&name);
                     self.renamed.remove(&name);
@@ -367,19 +388,12 @@ impl Daemon {
                     }
                     if self.serving {
                         self.background.remove(&dataset.name);
-                        let renamed = self.renamed.remove(&dataset.name);
-                        let base = self.markers.remove(&dataset.name);
-                        self.doomed.extend(base.map(|base| (id, dataset.name.clone(), base, renamed)));
                     }
                     if !self.is_frozen(&dataset.name) {
                         self.thawed(&dataset.name);
                     }
                 }
                 events.push(Event::Dropped(id));
-            }
-            Command::NotSealed(id) => {
-                let failed = self.doomed.extract_if(.., |(of, ..)| *of == id);
-                self.answered.extend(failed.map(|(_, name, ..)| Answered::Marker(name, None)));
             }
             Command::Commit(catalog) => {
                 let id = catalog.id;
@@ -393,28 +407,11 @@ impl Daemon {
             }
             Command::Sealed(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
-                let name = name.expect("sealed means complete here");
-                self.background.remove(&name);
-                events.push(Event::Heard(id));
-                match self.markers.get(&name) {
-                    // It asks for the next one.
-                    Some(base) if *base == Some(id) => events.push(self.marker(&name)),
-                    Some(_) => {
-                        self.markers.remove(&name);
-                        self.renamed.remove(&name);
-                        self.answered.push(Answered::Marker(name, Some(id)));
-                    }
-                    None => {}
-                }
+                self.background.remove(&name.expect("sealed means complete here"));
             }
-            Command::RefuseMarker { name, .. } => {
-                self.fail_markers(&name);
-                if !self.is_frozen(&name) {
-                    self.thawed(&name);
-                }
-                events.push(Event::Refused { name });
+            Command::MarkersEnd { name, requests, outcome } => {
+                self.markers_end(&name, &requests, &outcome);
             }
-            Command::WaiveMarker { name } => panic!("{name:?} is to be protected"),
             Command::Evict(id) => {
                 self.copies.retain(|(of, _), _| *of != id);
                 self.next.remove(&id);
@@ -549,7 +546,7 @@ impl Daemon {
         self.restarts = true;
         self.waiting.clear();
         self.markers.clear();
-        self.doomed.clear();
+        self.owed.clear();
         self.renamed.clear();
         self.background.clear();
         self.invalid.clear();

@@ -357,7 +357,6 @@ impl World {
             let host = &node.host;
             assert!(node.waiting.is_empty(), "{host}: {:?} wait", node.waiting);
             assert!(node.markers.is_empty(), "{host}: markers {:?} wait", node.markers);
-            assert!(node.doomed.is_empty(), "{host}: nobody says that {:?} failed", node.doomed);
             assert!(node.background.is_empty(), "{host}: seals of {:?} have no end", node.background);
             assert!(node.invalidating.is_empty(), "{host}: .invalid of {:?} waits", node.invalidating);
             assert!(node.fetches.is_empty(), "{host}: fetches wait");

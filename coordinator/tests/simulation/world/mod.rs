@@ -17,7 +17,8 @@ mod wishes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use scrfs::control::{
-    Command, DirOp, Event, FetchFailure, HeldState, MarkerScope, NoRoom, SealRules, Settings, Start,
+    Command, DirOp, Event, FetchFailure, HeldState, MarkerOutcome, MarkerScope, NoRoom, SealRules, Settings,
+    Start,
 };
 use scrfs::dataset::{Catalog, Protection, Protections, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
@@ -523,7 +524,7 @@ impl World {
 
     fn deliver(&mut self, at: usize) {
         let command = self.down[at].pop_front().expect("not empty");
-        if let Command::NotSealed(id) = &command {
+        if let Command::MarkersEnd { outcome: MarkerOutcome::NotSealed(id), .. } = &command {
             let counts = |node: &Daemon| node.datasets.contains_key(id);
             assert!(!self.nodes.iter().any(counts), "{id}: a marker that is set now fails with it");
         }

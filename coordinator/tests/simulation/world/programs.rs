@@ -2,7 +2,6 @@
 
 use scrfs::control::{DirOp, Event, HeldState, MarkerScope, SealedFile};
 use scrfs::dataset::EntryKind;
-use scrfs::ids::RequestId;
 use scrfs::path::RelPath;
 
 use super::World;
@@ -60,10 +59,10 @@ impl World {
     fn mark(&mut self, at: usize, name: &[u8], renamed: bool) {
         let path = RelPath::new(name).expect("a name");
         let node = &mut self.nodes[at];
-        let sealed = node.listed(name).map(|(id, _)| id);
-        let base = sealed.filter(|id| node.next.contains_key(id));
+        let base = node.listed(name).map(|(id, _)| id);
         if node.directories.contains(&path) && !node.markers.contains_key(name) {
-            node.markers.insert(name.to_vec(), base);
+            let request = node.next_request();
+            node.markers.insert(name.to_vec(), (request, base));
             if renamed {
                 node.renamed.insert(name.to_vec());
             }
@@ -112,8 +111,7 @@ impl World {
         if op_paths(&op).into_iter().any(below) {
             return;
         }
-        node.serial += 1;
-        let request = RequestId { origin: node.origin, serial: node.serial };
+        let request = node.next_request();
         node.waiting.insert(request, op.clone());
         self.ops.insert(request, op.clone());
         if node.serving {
@@ -226,8 +224,7 @@ impl World {
         if node.good(file.id, &file.path).is_some() && self.rng.chance(80) {
             return;
         }
-        node.serial += 1;
-        let request = RequestId { origin: node.origin, serial: node.serial };
+        let request = node.next_request();
         node.fetches.insert(request, file.clone());
         if node.serving {
             self.send_up(at, Event::Fetch { request, file });

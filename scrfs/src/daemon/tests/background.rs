@@ -5,14 +5,36 @@ use super::*;
 
 const UNHURRIED: Marking = Marking { holds_directory: true, everywhere: true };
 
+impl Lead {
+    /// The next event, which tells of a marker of `name`: its request.
+    pub(super) fn marker(&mut self, name: &str, everywhere: bool) -> RequestId {
+        match self.next() {
+            Event::Marker { request, name: of, everywhere: counts, .. } => {
+                assert_eq!((of.as_slice(), counts), (name.as_bytes(), everywhere));
+                request
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn end(&mut self, request: RequestId, outcome: MarkerOutcome) {
+        self.send(Command::MarkersEnd { name: b"ck".to_vec(), requests: vec![request], outcome });
+    }
+
+    /// The marker of this request has what it was set for in dataset `id`.
+    pub(super) fn sealed(&mut self, request: RequestId, id: u64) {
+        self.end(request, MarkerOutcome::Sealed(DatasetId(id)));
+    }
+}
+
 /// A dataset that is frozen, and whose marker was answered; the outcome of one that waits longer.
-fn promised(bench: &Bench, lead: &mut Lead) -> Receiver<Result<(), Errno>> {
+fn promised(bench: &Bench, lead: &mut Lead) -> (RequestId, Receiver<Result<(), Errno>>) {
     bench.write("ck/a", b"alpha");
     lead.inventory();
     let waits = bench.marker("ck", Caller::default());
     let marked = bench.marking("ck", UNHURRIED, Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: true });
+    let waiting = lead.marker("ck", false);
+    lead.marker("ck", true);
     lead.freeze(1, "ck").unwrap();
     assert!(marked.try_recv().is_err());
     lead.send(Command::AllFrozen(DatasetId(1)));
@@ -20,18 +42,14 @@ fn promised(bench: &Bench, lead: &mut Lead) -> Receiver<Result<(), Errno>> {
     assert!(waits.try_recv().is_err(), "this one waits for the end");
     assert!(bench.tree.is_frozen("ck"));
     assert!(bench.events().contains("its marker's close returns"), "{}", bench.events());
-    waits
-}
-
-fn again() -> Event {
-    Event::Marker { name: b"ck".to_vec(), everywhere: true }
+    (waiting, waits)
 }
 
 #[test]
 fn it_is_asked_for_again_by_every_successor_and_stays_frozen() {
     let mut bench = Bench::new();
     let mut lead = bench.serving(1);
-    let _waits = promised(&bench, &mut lead);
+    let (waiting, _waits) = promised(&bench, &mut lead);
     // The coordinators die: the next ones drop what nobody has recorded.
     drop(lead);
     let mut lead = bench.lead(2, Start::Attach);
@@ -40,13 +58,14 @@ fn it_is_asked_for_again_by_every_successor_and_stays_frozen() {
     assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
     assert!(bench.tree.is_frozen("ck"), "nothing may change until it is sealed");
     lead.send(Command::Serve);
-    assert_eq!(lead.next(), again());
+    lead.marker("ck", true);
+    assert_eq!(lead.marker("ck", false), waiting);
     // The worker dies too.
     drop(lead);
     bench.restart();
     assert!(bench.tree.is_frozen("ck"));
     let mut lead = bench.serving(3);
-    assert_eq!(lead.next(), again());
+    lead.marker("ck", true);
     lead.seal(2, "ck");
     until("its thaw", || !bench.tree.is_frozen("ck"));
     drop(lead);
@@ -60,10 +79,10 @@ fn it_is_asked_for_again_by_every_successor_and_stays_frozen() {
 fn a_failure_is_told_and_thaws() {
     let bench = Bench::new();
     let mut lead = bench.serving(1);
-    let waits = promised(&bench, &mut lead);
+    let (waiting, waits) = promised(&bench, &mut lead);
     lead.send(Command::Drop { id: DatasetId(1), reason: "a node is full".into() });
     assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
-    lead.send(Command::NotSealed(DatasetId(1)));
+    lead.end(waiting, MarkerOutcome::NotSealed(DatasetId(1)));
     assert_eq!(waits.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
     assert!(!bench.tree.is_frozen("ck"));
     let events = bench.events();
@@ -72,6 +91,31 @@ fn a_failure_is_told_and_thaws() {
     drop(lead);
     let mut lead = bench.serving(2);
     lead.inventory();
+}
+
+/// The marker that is asked for again may turn out to have been sealed, or to be of no use.
+#[test]
+fn what_is_owed_ends_with_its_own_marker_only() {
+    let outcomes = [MarkerOutcome::Sealed(DatasetId(7)), MarkerOutcome::Refused("it is gone".to_owned())];
+    for outcome in outcomes {
+        let bench = Bench::new();
+        let mut lead = bench.serving(1);
+        let (waiting, waits) = promised(&bench, &mut lead);
+        drop(lead);
+        let mut lead = bench.lead(2, Start::Attach);
+        lead.inventory();
+        lead.send(Command::Drop { id: DatasetId(1), reason: "not finished".into() });
+        assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
+        lead.send(Command::Serve);
+        let owed = lead.marker("ck", true);
+        assert_eq!(lead.marker("ck", false), waiting);
+        lead.end(waiting, MarkerOutcome::Refused("for this one alone".to_owned()));
+        assert_eq!(waits.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
+        lead.inventory();
+        assert!(bench.tree.is_frozen("ck"), "it is still owed");
+        lead.end(owed, outcome);
+        until("its thaw", || !bench.tree.is_frozen("ck"));
+    }
 }
 
 #[test]
@@ -96,7 +140,7 @@ fn a_restart_forgets_it() {
     assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
     lead.send(Command::Serve);
     // Of the program that still waits; nothing of what was frozen.
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    lead.marker("ck", false);
     lead.inventory();
     assert!(!bench.tree.is_frozen("ck"));
 }

@@ -117,8 +117,8 @@ fn a_failed_dataset_stays_failed_and_its_predecessor_is_current() {
     assert!(bench.events().contains("failed: no source has the right bytes of c"));
     // Whether any node has changed it the lead knows.
     let marker = bench.marker("ck2", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck2".to_vec(), everywhere: false });
-    lead.send(Command::RefuseMarker { name: b"ck2".to_vec(), reason: "it has failed".to_owned() });
+    let request = lead.marker("ck2", false);
+    lead.end(request, MarkerOutcome::Refused("it has failed".to_owned()));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)), "its marker is true no more");
     bench.restart();
     check(&bench);

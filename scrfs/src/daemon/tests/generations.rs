@@ -56,13 +56,9 @@ pub(super) fn names(files: &[FrozenFile]) -> Vec<String> {
 impl Lead {
     pub(super) fn changed(&mut self, id: u64) -> bool {
         self.send(Command::AskChanges(DatasetId(id)));
-        loop {
-            match self.next() {
-                Event::Changes { changed, .. } => return changed,
-                // Sent again when the seal before it has ended.
-                Event::Marker { .. } => {}
-                other => panic!("{other:?}"),
-            }
+        match self.next() {
+            Event::Changes { changed, .. } => changed,
+            other => panic!("{other:?}"),
         }
     }
 
@@ -238,24 +234,25 @@ fn markers_after_a_change_ask_for_the_next_generation() {
     bench.write("ck/f", b"1");
     let mut lead = bench.serving(1);
     lead.seal(1, "ck");
-    let again = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
     // What other nodes have changed by then the lead does not know yet.
-    lead.send(Command::Sealed(DatasetId(1)));
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false }, "it asks again");
-    assert!(again.try_recv().is_err(), "not by a word of the seal before");
+    let asks = |lead: &mut Lead| {
+        let again = bench.marker("ck", Caller::default());
+        let Event::Marker { request, base: Some(DatasetId(1)), .. } = lead.next() else { panic!() };
+        lead.send(Command::Sealed(DatasetId(1)));
+        assert!(again.try_recv().is_err(), "not by a word of the seal before");
+        (request, again)
+    };
+    let (request, again) = asks(&mut lead);
     assert!(!lead.changed(1));
-    lead.send(Command::Sealed(DatasetId(1)));
+    lead.sealed(request, 1);
     assert_eq!(again.recv_timeout(WAIT).unwrap(), Ok(()), "nothing was changed");
     bench.begin(1).unwrap();
     bench.change(1, "f", b"2");
-    let next = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
-    lead.send(Command::Sealed(DatasetId(1)));
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false }, "it asks again");
+    let (request, next) = asks(&mut lead);
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
     assert!(next.try_recv().is_err(), "not by the seal of the generation before");
     lead.finish(2, &part, &[]);
+    lead.sealed(request, 2);
     assert_eq!(next.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
@@ -270,9 +267,9 @@ fn a_generation_in_which_nothing_was_changed_is_sealed_already() {
     std::fs::write(bench.tree.at(&path("ck/new")), b"made").unwrap();
     std::fs::remove_file(bench.tree.at(&path("ck/new"))).unwrap();
     let marker = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    let request = lead.marker("ck", false);
     assert!(!lead.changed(1));
-    lead.send(Command::Sealed(DatasetId(1)));
+    lead.sealed(request, 1);
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
@@ -283,12 +280,9 @@ fn every_lead_hears_what_is_being_overwritten() {
     let mut lead = bench.serving(1);
     lead.seal(1, "ck");
     bench.begin(1).unwrap();
-    let told = |lead: &mut Lead| loop {
-        match lead.link.events.receive(Some(WAIT)).unwrap().expect("an event within the time") {
-            Event::Overwritten(id) => return id,
-            Event::Heard(_) => {}
-            other => panic!("{other:?}"),
-        }
+    let told = |lead: &mut Lead| match lead.link.events.receive(Some(WAIT)).unwrap() {
+        Some(Event::Overwritten(id)) => id,
+        other => panic!("{other:?}"),
     };
     assert_eq!(told(&mut lead), DatasetId(1));
     assert_eq!(told(&mut bench.serving(2)), DatasetId(1));

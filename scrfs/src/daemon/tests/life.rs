@@ -69,13 +69,10 @@ fn every_step_survives_a_restart() {
     let Event::Catalog { catalog: Some(read), .. } = lead.next() else { panic!() };
     assert_eq!(*read, catalog);
     let again = bench.marker("ck", Caller::default());
-    assert_eq!(
-        lead.next(),
-        Event::Marker { name: b"ck".to_vec(), everywhere: false },
-        "the lead knows whether it was changed"
-    );
+    // The lead knows whether it was changed.
+    let request = lead.marker("ck", false);
     assert!(!lead.changed(1));
-    lead.send(Command::Sealed(DatasetId(1)));
+    lead.sealed(request, 1);
     assert_eq!(again.recv_timeout(WAIT).unwrap(), Ok(()));
     survives_restart(&mut bench);
     assert!(bench.inventory().datasets[0].flushed);
@@ -234,20 +231,21 @@ fn a_dropped_seal_leaves_the_files_and_fails_the_marker() {
     bench.write("ck/f", b"x");
     let mut lead = bench.serving(1);
     let marker = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    let request = lead.marker("ck", false);
     let files = lead.freeze(1, "ck").unwrap();
     encode(&mut lead.data(), 1, &files).unwrap();
     lead.send(Command::Drop { id: DatasetId(1), reason: "a full cache elsewhere".into() });
     assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
-    lead.send(Command::NotSealed(DatasetId(1)));
+    lead.end(request, MarkerOutcome::NotSealed(DatasetId(1)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
     assert!(!bench.tree.is_frozen("ck"));
     assert!(bench.events().contains("a full cache elsewhere"));
     assert!(bench.inventory().datasets.is_empty());
     // The same again, under a new id.
     let marker = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    let request = lead.marker("ck", false);
     lead.seal(2, "ck");
+    lead.sealed(request, 2);
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 

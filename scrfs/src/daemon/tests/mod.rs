@@ -38,13 +38,13 @@ use crate::caller::Caller;
 use crate::checkpoint_path::Chosen;
 use crate::control::client::{DataConnection, EventReceiver, Link};
 use crate::control::{
-    Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, Inventory, MemberPart,
-    Reason, Role, Settings, Start, test_settings,
+    Command, DataReply, DataRequest, DirHeld, DirOp, Event, FrozenFile, FrozenPart, Inventory, MarkerOutcome,
+    MemberPart, Reason, Role, Settings, Start, test_settings,
 };
 use crate::dataset::protection::to_stores;
 use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Protection, Scheme};
 use crate::errno::Errno;
-use crate::ids::{DatasetId, Epoch, Member, NodeRank};
+use crate::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use crate::path::RelPath;
 use crate::patience::until;
 use crate::store::Store;
@@ -490,7 +490,7 @@ impl Lead {
     /// What is wrong with the files and with the redundancy file of each member here.
     /// A round has dataset `name`'s directory removed, and here it is applied by now.
     fn remove_directory(&mut self, name: &str) {
-        let request = crate::ids::RequestId { origin: 9, serial: 1 };
+        let request = RequestId { origin: 9, serial: 1 };
         let ops = vec![(request, DirOp::Remove { path: path(name) })];
         self.send(Command::DirPrepare { round: 1, ops });
         assert_eq!(self.next(), Event::DirPrepared { round: 1, votes: vec![0] });
@@ -524,11 +524,11 @@ impl Lead {
     }
 }
 
-/// The next event that is more than "heard", and wants an answer or is one.
+/// The next event that wants an answer or is one.
 fn next(events: &mut EventReceiver) -> Event {
     loop {
         match events.receive(Some(WAIT)).unwrap().expect("an event within the time") {
-            Event::Heard(_) | Event::Refused { .. } | Event::Overwritten(_) => {}
+            Event::Overwritten(_) => {}
             event => return event,
         }
     }

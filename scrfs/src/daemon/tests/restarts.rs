@@ -189,7 +189,7 @@ fn to_the_prefix_and_back() {
     lead.send(Command::Serve);
     std::fs::remove_file(bench.tree.at(&path("ck/sub/rank 0"))).unwrap();
     let file = crate::control::SealedFile { id: DatasetId(1), path: path("sub/rank 0") };
-    let request = crate::ids::RequestId { origin: 1, serial: 1 };
+    let request = RequestId { origin: 1, serial: 1 };
     lead.send(Command::CopyFromPrefix { request, file, directory });
     assert_eq!(lead.next(), Event::CopiedFromPrefix { request, result: Ok(()) });
     assert_eq!(std::fs::read(bench.tree.at(&path("ck/sub/rank 0"))).unwrap(), b"hello");

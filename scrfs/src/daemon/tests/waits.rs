@@ -43,14 +43,16 @@ fn a_successor_gets_what_waits() {
     let waiting = bench.directory_op(make("a"));
     let marker = bench.marker("ck", Caller::default());
     let Event::DirRequest { request, .. } = lead.next() else { panic!() };
+    let marked = lead.next();
     drop(lead);
     let mut lead = bench.lead(2, Start::Attach);
     lead.inventory();
     lead.send(Command::Serve);
     let events = [lead.next(), lead.next()];
     assert!(events.contains(&Event::DirRequest { request, op: make("a") }), "the same request: {events:?}");
-    assert!(events.contains(&Event::Marker { name: b"ck".to_vec(), everywhere: false }));
-    lead.send(Command::RefuseMarker { name: b"ck".to_vec(), reason: "no files".into() });
+    assert!(events.contains(&marked), "the same marker: {events:?}");
+    let Event::Marker { request: of_marker, .. } = marked else { panic!("{marked:?}") };
+    lead.end(of_marker, MarkerOutcome::Refused("no files".into()));
     lead.send(Command::DirFinish { results: vec![(request, 0)] });
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
     assert_eq!(waiting.recv_timeout(WAIT).unwrap(), Ok(()));
@@ -101,7 +103,7 @@ fn held_names_are_free_again_when_no_successor_comes() {
 fn an_applied_round_is_told_to_the_successor_also_by_a_new_worker() {
     let mut bench = Bench::new();
     let mut lead = bench.serving(1);
-    let request = crate::ids::RequestId { origin: 3, serial: 4 };
+    let request = RequestId { origin: 3, serial: 4 };
     lead.send(Command::DirPrepare { round: 1, ops: vec![(request, make("a"))] });
     lead.next();
     lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
@@ -109,7 +111,7 @@ fn an_applied_round_is_told_to_the_successor_also_by_a_new_worker() {
     bench.restart();
     let mut lead = bench.lead(2, Start::Attach);
     assert_eq!(lead.inventory().unfinished, [(request, make("a"))]);
-    let other = crate::ids::RequestId { origin: 3, serial: 5 };
+    let other = RequestId { origin: 3, serial: 5 };
     lead.send(Command::DirReplay { round: 1, ops: vec![(request, make("a")), (other, make("b"))] });
     assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0, 0] });
     assert!(bench.tree.at(&path("b")).exists());
@@ -153,39 +155,42 @@ fn a_recorded_seal_stays_frozen_until_a_successor_decides() {
     assert_eq!(lead.inventory().datasets.len(), 1);
     lead.commit(&catalog(1, 1, "ck", &part)).unwrap();
     // Set when it is complete here: others may have changed it since, so that all have sealed it is
-    // no answer yet.
+    // no answer yet, which the lead is told.
     let marker = bench.marker("ck", Caller::default());
     lead.send(Command::Sealed(DatasetId(1)));
     lead.send(Command::Serve);
+    let Event::Marker { request, base, .. } = lead.next() else { panic!("no marker") };
+    assert_eq!(base, Some(DatasetId(1)));
     assert!(!lead.changed(1));
     assert!(marker.try_recv().is_err());
-    lead.send(Command::Sealed(DatasetId(1)));
+    lead.sealed(request, 1);
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
 /// A seal that was dropped here, with the marker that asked for it.
-fn dropped(bench: &Bench, lead: &mut Lead) -> Receiver<Result<(), Errno>> {
+fn dropped(bench: &Bench, lead: &mut Lead) -> (RequestId, Receiver<Result<(), Errno>>) {
     bench.write("ck/f", b"x");
     let marker = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    let request = lead.marker("ck", false);
     lead.freeze(1, "ck").unwrap();
     lead.send(Command::Drop { id: DatasetId(1), reason: "another node writes".into() });
     assert_eq!(lead.next(), Event::Dropped(DatasetId(1)));
     assert!(marker.try_recv().is_err(), "it may be set anew where the seal is not dropped yet");
-    marker
+    (request, marker)
 }
 
 #[test]
 fn a_marker_that_is_set_after_the_drop_is_another_try() {
     let bench = Bench::new();
     let mut lead = bench.serving(1);
-    let marker = dropped(&bench, &mut lead);
+    let (request, marker) = dropped(&bench, &mut lead);
     let late = bench.marker("ck", Caller::default());
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
-    lead.send(Command::NotSealed(DatasetId(1)));
+    let another = lead.marker("ck", false);
+    lead.end(request, MarkerOutcome::NotSealed(DatasetId(1)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
     assert!(late.try_recv().is_err());
     lead.seal(2, "ck");
+    lead.sealed(another, 2);
     assert_eq!(late.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
@@ -193,11 +198,12 @@ fn a_marker_that_is_set_after_the_drop_is_another_try() {
 fn a_marker_whose_failure_was_not_told_asks_the_successor() {
     let bench = Bench::new();
     let mut lead = bench.serving(1);
-    let marker = dropped(&bench, &mut lead);
+    let (request, marker) = dropped(&bench, &mut lead);
     drop(lead);
     let mut lead = bench.serving(2);
-    assert_eq!(lead.next(), Event::Marker { name: b"ck".to_vec(), everywhere: false });
+    assert_eq!(lead.marker("ck", false), request);
     lead.seal(2, "ck");
+    lead.sealed(request, 2);
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
@@ -290,12 +296,12 @@ fn writers_are_waited_for_and_named() {
     bench.node.state.lock().settings.as_mut().unwrap().seal_timeout_ms = 3_600_000;
     let me = std::process::id();
     let marker = bench.marker("ck", Caller { tid: me, ..Caller::default() });
-    lead.next();
+    let request = lead.marker("ck", false);
     bench.tree.set_writers(vec![writer(me)]);
     let error = lead.freeze(3, "ck").unwrap_err();
     assert!(error.contains("set the marker"), "{error}");
     lead.send(Command::Drop { id: DatasetId(3), reason: error.into() });
     lead.next();
-    lead.send(Command::NotSealed(DatasetId(3)));
+    lead.end(request, MarkerOutcome::NotSealed(DatasetId(3)));
     assert_eq!(marker.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EIO)));
 }
