@@ -5,7 +5,7 @@ use scrfs_harness::job::{Job, Running, SOON};
 use scrfs_harness::place::SCR;
 use scrfs_harness::{Cluster, wait};
 
-use super::recovery::{runs, seal_two_each, state, sums};
+use super::recovery::{flip, runs, seal_two_each, state, sums};
 
 /// Four nodes and a spare; the PFS is out of it.
 fn lazy<'a>(cluster: &'a Cluster, name: &str) -> Job<'a> {
@@ -183,6 +183,40 @@ fn what_only_the_prefix_has_is_listed_at_once_and_fetched_behind_the_program() {
     let mut run = start(&job, hosts);
     for (of, sum) in written.iter().enumerate() {
         assert_eq!(sums(&job, hosts[(of + 1) % 4], of, "ck"), *sum, "of node{of}, without the prefix");
+    }
+    run.stop();
+}
+
+/// What has come from the prefix goes bad before it is encoded: it is not encoded as it is, and
+/// comes again.
+#[test]
+fn what_goes_bad_before_its_set_is_encoded_is_fetched_again() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "again").set("SCR_FLUSH", "1").set("SCRFS_RESTART", "lazy");
+    job.mount(0..4);
+    let hosts = [0, 1, 2, 3];
+    let mut run = start(&job, hosts);
+    let written = seal_two_each(&job, 4, "ck");
+    wait::until_true("the flush", SOON, || state(&job, 0, "ck").0 == "flushed");
+    run.stop();
+    for node in hosts {
+        cluster.kill(node);
+        cluster.boot(node).expect("it boots");
+    }
+    job.mount(0..4);
+    // One of them waits, and no set is encoded before all are there.
+    job.arm_daemon("fetch.block=wait");
+    let mut run = start(&job, hosts);
+    let fetched = |node: usize| job.events(node).matches("fetched from the PFS as member").count();
+    let node = wait::until("a fetch", SOON, || hosts.into_iter().find(|node| fetched(*node) > 0));
+    flip(&cluster, "again", node, &format!("big.{node}"));
+    job.arm_daemon("fetch.block=wait@1000");
+    for node in hosts {
+        wait::until_true(&format!("ck to be whole, says node{node}"), SOON, || restoring(&job, node) == 0);
+    }
+    assert!(fetched(node) > 1, "{}", job.events(node));
+    for (of, sum) in written.iter().enumerate() {
+        assert_eq!(sums(&job, hosts[(of + 1) % 4], of, "ck"), *sum, "of node{of}");
     }
     run.stop();
 }

@@ -256,7 +256,7 @@ fn a_flipped_bit_in_the_cache_is_rebuilt_not_presented() {
 
 /// Changes bytes of a sealed file in the cache of a node, behind the daemon's back and at the same
 /// size.
-fn flip(cluster: &Cluster, job: &str, node: usize, file: &str) {
+pub(super) fn flip(cluster: &Cluster, job: &str, node: usize, file: &str) {
     let line = format!(
         "set -e; f=$(find {CACHE}/root/scr.{job}/tree -path '*/{file}'); test -n \"$f\"; \
          printf '\\377\\000\\377' | dd of=\"$f\" bs=1 seek=1000 conv=notrunc status=none"

@@ -115,6 +115,15 @@ impl JobError {
         if let Self::NoRoom { full, .. } = self { Some(full) } else { None }
     }
 
+    /// Bytes were read, and are not those that were sealed.
+    pub(super) fn is_not_as_sealed(&self) -> bool {
+        match self {
+            Self::Crc { .. } => true,
+            Self::Daemon { errno, .. } => *errno == Errno::EBADMSG as i32,
+            _ => false,
+        }
+    }
+
     /// A share that was to give data cannot: what is on its node is gone, or is not what was
     /// sealed. Not: too little memory, no descriptor, an epoch that is over.
     pub(super) fn is_bad_data(&self) -> bool {

@@ -198,9 +198,9 @@ impl Shares {
     /// The share at this position failed because sealed data is gone or wrong.
     fn is_bad(&self, at: u32, error: &JobError) -> bool {
         match &self.job {
-            Job::Encode { .. } => false,
             // What the survivors gave was as sealed, so what is wrong is the parity.
             Job::Rebuild { lost, .. } if lost.contains(&at) => matches!(error, JobError::Crc { .. }),
+            Job::Encode { .. } => error.is_not_as_sealed(),
             Job::Rebuild { .. } => error.is_bad_data(),
             Job::Send { .. } => at == send::HOLDER && error.is_bad_data(),
         }

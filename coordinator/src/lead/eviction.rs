@@ -57,7 +57,9 @@ impl Running {
                 let id = known.catalog.id;
                 let flushing = !known.flushed && self.flushes.busy(id);
                 let kept = kept.takes(id, &known.catalog.layout, settings);
-                Evictable { id, kept, busy: flushing || self.fetches.rebuilding(id) }
+                // What is about to be whole may be the only one that is protected.
+                let restored = self.fetches.rebuilding(id) || self.fetches.restores(&self.cluster, id);
+                Evictable { id, kept, busy: flushing || restored }
             })
             .collect();
         let kept = newest_first.iter().filter(|evictable| evictable.kept).count();

@@ -52,10 +52,12 @@ pub(super) enum Ended {
 
 impl Jobs {
     /// Starts one more.
-    pub(super) fn start(&mut self, cluster: &mut Cluster, job: Job) {
+    pub(super) fn start(&mut self, cluster: &mut Cluster, job: Job) -> JobId {
         let answers = Answers::of(job.nodes());
         self.open += usize::from(!answers.all());
-        self.running.insert(cluster.start(job), answers);
+        let id = cluster.start(job);
+        self.running.insert(id, answers);
+        id
     }
 
     /// Nodes whose cache had no room for what was to come there.

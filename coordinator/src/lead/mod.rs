@@ -310,8 +310,8 @@ impl Running {
                 Event::Dropped(id) => settle.dropped(cluster, node, id),
                 Event::Catalog { id, catalog } => settle.catalog(cluster, node, id, catalog),
                 Event::DirUnited => settle.united(node),
-                // Strangers are evicted by the way.
-                event => matches!(event, Event::Evicted(_)),
+                Event::Evicted(id) => settle.evicted(cluster, node, id),
+                _ => false,
             },
             (Phase::Recovering(recover), event) => {
                 // What cannot be recovered is dropped by the way.

@@ -13,7 +13,7 @@ use super::cluster::Cluster;
 use super::datasets::Known;
 use super::jobs::{Ended, Jobs, Share};
 use super::rebuild::MemberFiles;
-use crate::job::{About, Job};
+use crate::job::{About, Job, JobId};
 
 #[derive(Debug)]
 enum Step {
@@ -21,7 +21,16 @@ enum Step {
     Fetching(BTreeMap<NodeRank, VecDeque<Command>>),
     /// All are there: to be encoded when no directory operation is under way.
     Fetched,
-    Encoding(Jobs),
+    Encoding(Encoding),
+}
+
+#[derive(Debug, Default)]
+struct Encoding {
+    jobs: Jobs,
+    /// By job: its set.
+    sets: BTreeMap<JobId, Vec<Member>>,
+    /// Members whose bytes on their nodes are not what was sealed.
+    bad: BTreeSet<Member>,
 }
 
 /// How far it is.
@@ -36,6 +45,8 @@ pub(super) enum Refilled {
         /// With the host.
         reason: Reason,
         cause: Cause,
+        /// Members of these sets whose bytes turned out not to be what was sealed.
+        bad: BTreeSet<Member>,
     },
 }
 
@@ -106,7 +117,8 @@ impl Refill {
         self.step = Step::Fetched;
         match self.failure.take() {
             Some((reason, cause)) => {
-                Refilled::Failed { members: std::mem::take(&mut self.members), reason, cause }
+                let (members, bad) = (std::mem::take(&mut self.members), BTreeSet::new());
+                Refilled::Failed { members, reason, cause, bad }
             }
             None => Refilled::Running,
         }
@@ -118,22 +130,25 @@ impl Refill {
             return;
         }
         let Some(known) = cluster.datasets.any(self.id) else { return };
-        let mut jobs = Jobs::default();
-        for job in encodings(cluster, known, &self.members) {
-            jobs.start(cluster, job);
+        let mut encoding = Encoding::default();
+        for (set, job) in encodings(cluster, known, &self.members) {
+            encoding.sets.insert(encoding.jobs.start(cluster, job), set);
         }
-        self.step = Step::Encoding(jobs);
+        self.step = Step::Encoding(encoding);
     }
 
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn job(&mut self, cluster: &Cluster, share: Share) -> Option<Refilled> {
-        let Step::Encoding(jobs) = &mut self.step else { return None };
+        let Step::Encoding(Encoding { jobs, sets, bad }) = &mut self.step else { return None };
+        if let (Err(failure), Some(set)) = (&share.result, sets.get(&share.job)) {
+            bad.extend(failure.bad.iter().filter_map(|at| set.get(*at as usize)));
+        }
         Some(match jobs.ended(cluster, share)? {
             Ended::Running | Ended::Failing(_) => Refilled::Running,
             Ended::Done(_) => Refilled::Done(std::mem::take(&mut self.members)),
             Ended::Failed(reason) => {
-                let members = std::mem::take(&mut self.members);
-                Refilled::Failed { members, reason, cause: Cause::Encoding }
+                let (members, bad) = (std::mem::take(&mut self.members), std::mem::take(bad));
+                Refilled::Failed { members, reason, cause: Cause::Encoding, bad }
             }
         })
     }
@@ -179,8 +194,8 @@ fn fetches(
     Some(asks)
 }
 
-/// The sets that `members` are in.
-fn encodings(cluster: &Cluster, known: &Known, members: &[Member]) -> Vec<Job> {
+/// The sets that `members` are in, each with the job that encodes it.
+fn encodings(cluster: &Cluster, known: &Known, members: &[Member]) -> Vec<(Vec<Member>, Job)> {
     let (catalog, layout) = (&known.catalog, &known.catalog.layout);
     let (about, files) = (About::of(catalog), MemberFiles::of_all(catalog));
     let wanted: BTreeSet<Member> = members.iter().copied().collect();
@@ -189,15 +204,18 @@ fn encodings(cluster: &Cluster, known: &Known, members: &[Member]) -> Vec<Job> {
         place.and_then(|place| cluster.rank_of(&place.host)).unwrap_or(NodeRank(0))
     };
     let touched = layout.sets.iter().filter(|set| set.iter().any(|member| wanted.contains(member)));
-    let job = |set: &Vec<Member>| Job::Encode {
-        id: catalog.id,
-        scheme: layout.scheme(),
-        about: about.clone(),
-        paths: set.iter().map(|member| files.paths(*member)).collect(),
-        set: set.iter().map(|member| files.on(*member, node(member))).collect(),
-        members: u32::try_from(layout.members.len()).unwrap_or(u32::MAX),
-        encoding: layout.encoding,
-        fresh: None,
+    let job = |set: &Vec<Member>| {
+        let job = Job::Encode {
+            id: catalog.id,
+            scheme: layout.scheme(),
+            about: about.clone(),
+            paths: set.iter().map(|member| files.paths(*member)).collect(),
+            set: set.iter().map(|member| files.on(*member, node(member))).collect(),
+            members: u32::try_from(layout.members.len()).unwrap_or(u32::MAX),
+            encoding: layout.encoding,
+            fresh: None,
+        };
+        (set.clone(), job)
     };
     touched.map(job).collect()
 }

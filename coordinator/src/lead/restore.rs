@@ -3,7 +3,7 @@
 //! rebuilt by their sets ([`super::mend`]), else brought from the prefix ([`super::refill`]). The
 //! newest dataset goes first. What a program opens meanwhile is waited for, or comes by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::FetchFailure;
 use scrfs::ids::{DatasetId, Member, NodeRank};
@@ -150,7 +150,14 @@ impl Restores {
         match refilled {
             Refilled::Running => return false,
             Refilled::Done(members) => cluster.restored(id, &members),
-            Refilled::Failed { members, reason, cause } => {
+            Refilled::Failed { bad, reason, .. } if lacks_too(cluster, id, bad.clone()) => {
+                let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
+                cluster.warn(format!(
+                    "dataset {id}: {reason}; what is on their nodes of members {} is not counted on, and restored too",
+                    bad.join(", ")
+                ));
+            }
+            Refilled::Failed { members, reason, cause, .. } => {
                 cluster.warn(format!("dataset {id} cannot be fetched from the prefix: {reason}"));
                 for member in members {
                     self.failed(cluster, id, member, false);
@@ -187,6 +194,19 @@ impl Restores {
     }
 }
 
+/// Members whose bytes are bad, in sets that cannot give them back, are as good as absent; false
+/// where all of them were that before.
+fn lacks_too(cluster: &mut Cluster, id: DatasetId, mut bad: BTreeSet<Member>) -> bool {
+    let Some(known) = cluster.datasets.get(id) else { return false };
+    let before = known.absent.len();
+    bad.extend(&known.absent);
+    let is_more = bad.len() > before;
+    if is_more {
+        cluster.lacks(id, bad);
+    }
+    is_more
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -196,7 +216,7 @@ mod tests {
     use scrfs::ids::Epoch;
 
     use super::*;
-    use crate::job::{Job, JobId, JobOutput};
+    use crate::job::{Job, JobFailure, JobId, JobOutput};
     use crate::lead::Output;
     use crate::lead::flush::tests::catalog;
     use crate::settings::tests::settings;
@@ -335,6 +355,31 @@ mod tests {
         }
         assert_eq!(asked(&mut cluster), ["1 absent"]);
         assert!(!restores.refills(DatasetId(1)));
+    }
+
+    /// The set of a member that the prefix gave has another one whose bytes have gone bad.
+    #[test]
+    fn what_turns_out_to_be_bad_is_restored_too() {
+        let (mut cluster, mut restores) = (cluster(Scheme::Single, &[(1, &[0])]), Restores::default());
+        asked(&mut cluster);
+        let is_bad = JobFailure { bad: vec![1], ..JobFailure::passing("CRC") };
+        let tries = [
+            (JobId(1), &["a fetches 0"][..], Err(is_bad), "2 absent"),
+            (JobId(2), &["a fetches 0", "b fetches 1"], Ok(JobOutput::Done), "0 absent"),
+        ];
+        for (job, fetches, result, then) in tries {
+            restores.refill(&mut cluster, |_| false);
+            assert_eq!(asked(&mut cluster), fetches);
+            for (node, _) in (0..).zip(fetches) {
+                assert!(!restores.fetched(&mut cluster, NodeRank(node), DatasetId(1), Ok(())));
+            }
+            restores.refill(&mut cluster, |_| false);
+            assert_eq!(asked(&mut cluster), ["encode 0 1"]);
+            for (node, result) in [(0, Ok(JobOutput::Done)), (1, result)] {
+                assert!(restores.job(&mut cluster, &Share { node: NodeRank(node), job, result }).is_some());
+            }
+            assert_eq!(asked(&mut cluster), [then]);
+        }
     }
 
     #[test]

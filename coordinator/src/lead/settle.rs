@@ -182,6 +182,9 @@ pub(super) struct Settle {
     /// Seals that come to nothing.
     pub(super) undecided: BTreeMap<(Epoch, DatasetId), Vec<u8>>,
     catalogs: BTreeMap<DatasetId, Arc<Catalog>>,
+    /// What nodes have been told to evict. It must be gone before anything of that id is brought
+    /// there, as that would go with it.
+    leaving: BTreeSet<(DatasetId, NodeRank)>,
 }
 
 impl Settle {
@@ -196,6 +199,7 @@ impl Settle {
             held: BTreeMap::new(),
             undecided: BTreeMap::new(),
             catalogs: BTreeMap::new(),
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -308,7 +312,8 @@ impl Settle {
                 (held.epoch, *id) <= (removed.epoch, removed.id) && last <= Some(removed.during)
             })
         };
-        for (id, held) in self.held.extract_if(.., is_removed) {
+        let removed: Vec<_> = self.held.extract_if(.., is_removed).collect();
+        for (id, held) in removed {
             let nodes: Vec<NodeRank> =
                 held.complete().map(|(node, _)| node).chain(held.strangers.iter().copied()).collect();
             cluster.warn(format!(
@@ -316,8 +321,20 @@ impl Settle {
                 String::from_utf8_lossy(&held.name),
                 nodes.len()
             ));
-            cluster.send_to(nodes, Command::Evict(id));
+            self.evict(cluster, id, nodes);
         }
+    }
+
+    fn evict(&mut self, cluster: &mut Cluster, id: DatasetId, nodes: Vec<NodeRank>) {
+        self.leaving.extend(nodes.iter().map(|node| (id, *node)));
+        cluster.send_to(nodes, Command::Evict(id));
+    }
+
+    /// A node has evicted; false when that is not awaited.
+    pub(super) fn evicted(&mut self, cluster: &mut Cluster, node: NodeRank, id: DatasetId) -> bool {
+        let was_awaited = self.leaving.remove(&(id, node));
+        self.after_drops(cluster);
+        was_awaited
     }
 
     /// What some nodes have removed and others still have may be presented again, but not a former
@@ -327,8 +344,9 @@ impl Settle {
             let named = self.held.iter().filter(|(_, held)| held.name == name);
             let newest = named.map(|(&id, held)| (held.epoch, id)).max();
             let former = |id: DatasetId, held: &Held| held.name == name && Some((held.epoch, id)) < newest;
-            for (id, held) in self.held.extract_if(.., |id, held| former(*id, held)) {
-                cluster.send_to(held.complete().map(|(node, _)| node).collect(), Command::Evict(id));
+            let gone: Vec<_> = self.held.extract_if(.., |id, held| former(*id, held)).collect();
+            for (id, held) in gone {
+                self.evict(cluster, id, held.complete().map(|(node, _)| node).collect());
             }
         }
     }
@@ -337,10 +355,10 @@ impl Settle {
     fn drop_undecided(&mut self, cluster: &mut Cluster) {
         self.held = complete(&self.inventories);
         self.evict_removed(cluster);
-        for (&id, held) in &self.held {
-            for &node in &held.strangers {
-                cluster.send(node, Command::Evict(id));
-            }
+        let strangers = self.held.iter().map(|(&id, held)| (id, held.strangers.clone()));
+        let strangers: Vec<_> = strangers.filter(|(_, nodes)| !nodes.is_empty()).collect();
+        for (id, nodes) in strangers {
+            self.evict(cluster, id, nodes);
         }
         self.evict_former(cluster);
         let mut drops: BTreeMap<DatasetId, BTreeSet<NodeRank>> = BTreeMap::new();
@@ -374,7 +392,7 @@ impl Settle {
 
     fn after_drops(&mut self, cluster: &mut Cluster) {
         let Step::Dropping(drops) = &self.step else { return };
-        if !drops.values().all(Answers::all) {
+        if !drops.values().all(Answers::all) || !self.leaving.is_empty() {
             return;
         }
         match self.start {

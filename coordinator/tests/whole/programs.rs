@@ -401,8 +401,18 @@ impl World {
     fn mark(&mut self, at: usize, name: &str) {
         let machine = &self.machines[at];
         let (fs, host) = (Arc::clone(&machine.worker.fs), machine.host.clone());
-        let parent = find(&fs, name).unwrap_or_else(|e| panic!("{name} is not on {host}: {e}"));
-        let (id, tell) = self.ask(host, Asked::Marker(name.to_owned()));
+        let parent = find(&fs, name);
+        let is_first = self.programs.marked.get(name).is_none_or(|marked| marked.versions.len() < 2);
+        let (id, tell) = self.ask(host.clone(), Asked::Marker(name.to_owned()));
+        let parent = match parent {
+            Ok(parent) => parent,
+            Err(error) => {
+                assert!(!is_first, "{name} is not on {host}: {error}");
+                // It has left the caches, and with it what was begun.
+                let _ = tell.send((id, Err(error)));
+                return;
+            }
+        };
         let me = self.caller();
         let closes = Arc::clone(&fs);
         let done: Done<_> = Box::new(move |created: Result<(_, Opened), Errno>| match created {

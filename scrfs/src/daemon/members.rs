@@ -208,7 +208,7 @@ impl Node {
             Some(dataset) if dataset.life.is_leaving() => {
                 return Err(wrong("the dataset is being removed here".into()));
             }
-            Some(dataset) if dataset.name != catalog.name => {
+            Some(dataset) if dataset.is_other_than(&catalog.name, catalog.epoch) => {
                 return Err(wrong("another dataset has this id".into()));
             }
             _ => {}
@@ -430,7 +430,7 @@ fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry,
         let known = part.crcs_known || part.recorded || carried || copy.crc != 0;
         if known && copy.crc != crc {
             let text = format!("its bytes have CRC {crc:#x}, recorded is {:#x}", copy.crc);
-            return Err(DataError::new(id, libc::EIO, text).at(&entry.path));
+            return Err(DataError::new(id, libc::EBADMSG, text).at(&entry.path));
         }
         copy.crc = crc;
         entry.kind = EntryKind::File(copy.clone());

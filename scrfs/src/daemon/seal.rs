@@ -498,8 +498,8 @@ impl Node {
 
 /// The catalog must speak of the bytes that are here.
 fn fits(known: &Dataset, catalog: &Catalog) -> Result<(), Reason> {
-    if known.name != catalog.name {
-        return Err(format!("it is {:?} here and another name in the catalog", known.shown_name()).into());
+    if known.is_other_than(&catalog.name, catalog.epoch) {
+        return Err(format!("another dataset has this id here: {:?}", known.shown_name()).into());
     }
     if known.state() == HeldState::Frozen && known.life.is_in_tree() && !known.life.is_complete() {
         return Err("this node has not recorded its member".into());

@@ -143,6 +143,12 @@ impl RedundancyFile {
 }
 
 impl Dataset {
+    /// It has only the id in common with the dataset of that name that `epoch` has sealed: ids are
+    /// given again where nobody knows of the former one, and a node that was away brings that back.
+    pub(super) fn is_other_than(&self, name: &[u8], epoch: Epoch) -> bool {
+        self.name != name || self.life.catalog().is_some_and(|index| index.catalog().epoch != epoch)
+    }
+
     /// A scrub has found bytes that it could not mend, and the PFS has no others.
     pub(super) fn is_bad(&self) -> bool {
         self.has_bad_bytes() && !self.flushed

@@ -295,7 +295,8 @@ impl Node {
         Ok(listed(&part))
     }
 
-    /// An earlier fetch has brought this member, and that of another one has failed.
+    /// An earlier fetch has brought this member, and that of another one has failed; or that one
+    /// has gone bad. This one is read, as bytes that go bad here must not be counted on for ever.
     fn has_member(&self, id: DatasetId, member: Member, wanted: &Part) -> bool {
         let Ok(dataset) = self.dataset(id) else { return false };
         if !dataset.life.is_complete() {
@@ -303,8 +304,20 @@ impl Node {
         }
         let is_there = |part: &&Arc<Part>| part.recorded || part.origin == Origin::Here && part.crcs_known;
         let same = |part: &&Arc<Part>| is_there(part) && part.files == wanted.files;
-        let part = dataset.parts.get(&member).filter(same);
-        part.is_some_and(|part| self.first_missing(&dataset, part).is_none())
+        let Some(part) = dataset.parts.get(&member).filter(same) else { return false };
+        if self.first_missing(&dataset, part).is_some() {
+            return false;
+        }
+        let Some((monitor, _)) = self.begin_transfer(id, "verifying", part.bytes()) else { return false };
+        let is_intact = |(entry, recorded): &(Entry, FileCopy)| {
+            let read = |local: OwnedFd| {
+                let seen = copy::checksum(&mut std::fs::File::from(local), recorded.size, &monitor)
+                    .map_err(TransferError::io(&entry.path, "read"))?;
+                compare(&entry.path, seen, recorded)
+            };
+            self.copy_out(id, &entry.path, read).is_ok()
+        };
+        part.files.iter().all(is_intact)
     }
 
     /// Not the PFS's fault; the cache may have no room, or no inodes.
@@ -322,9 +335,10 @@ impl Node {
             let restarts = state.attached.as_ref().is_some_and(super::state::Attached::presents_later);
             match state.table.datasets.get(&id) {
                 None if !restarts => return Err("the dataset was removed here".into()),
-                Some(have) if have.name != order.name || have.life.is_leaving() => {
+                Some(have) if have.is_other_than(&order.name, order.epoch) || have.life.is_leaving() => {
                     let shown = have.shown_name();
-                    return Err(format!("dataset {id} is {shown} here, or is being removed").into());
+                    let text = format!("dataset {id} is another one here ({shown}), or is being removed");
+                    return Err(text.into());
                 }
                 Some(have) if !have.life.is_complete() && have.life.is_in_tree() => {
                     return Err("it is being sealed here".into());
@@ -341,7 +355,11 @@ impl Node {
                 .entry(id)
                 .or_insert_with(|| Dataset::new(id, order.epoch, order.name.clone(), Files::Aside));
             dataset.flushed = true;
-            dataset.parts.insert(member, Arc::clone(&part));
+            // One that has gone bad is what there is until all is brought anew.
+            let known = dataset.parts.get(&member);
+            if known.is_none_or(|known| !known.recorded || known.files != part.files) {
+                dataset.parts.insert(member, Arc::clone(&part));
+            }
         })?;
         Ok(())
     }

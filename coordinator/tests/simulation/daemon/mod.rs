@@ -280,6 +280,8 @@ impl Daemon {
                 events.extend(requests.map(|(request, op)| Event::DirRequest { request, op }));
                 events.extend(self.owe());
                 events.extend(self.markers.keys().map(|name| self.marker(name)));
+                let is_listed = |id: &&DatasetId| self.datasets.get(id).is_some_and(|dataset| dataset.listed);
+                events.extend(self.next.keys().filter(is_listed).map(|id| Event::Overwritten(*id)));
                 let fetches = self.fetches.iter().map(|(id, file)| (*id, file.clone()));
                 events.extend(fetches.map(|(request, file)| Event::Fetch { request, file }));
                 let loose = self.pointers.waiting.iter().map(|(id, entry)| (*id, vec![entry.clone()]));

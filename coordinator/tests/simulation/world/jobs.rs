@@ -80,7 +80,7 @@ impl World {
     /// A share of the encoding of a set whose members have come from the prefix.
     fn encode_listed(&mut self, share: &Share, id: DatasetId, set: &[SetMember]) -> JobResult {
         let mut output = JobOutput::Done;
-        for SetMember { member, node, .. } in set {
+        for (at, SetMember { member, node, .. }) in (0..).zip(set) {
             let here = node.0 as usize == share.node;
             let dataset = self.nodes[node.0 as usize].datasets.get_mut(&id);
             let Some(dataset) = dataset else { return passing("it was removed") };
@@ -90,7 +90,10 @@ impl World {
                 dataset.members.insert(*member, data);
             }
             match dataset.members.get_mut(member) {
-                Some(data) if data.bad => return passing("its bytes are bad"),
+                Some(data) if data.bad && !is_fetched => {
+                    let bad = here.then_some(at).into_iter().collect();
+                    return Err(JobFailure { bad, ..JobFailure::passing("its bytes are bad".to_owned()) });
+                }
                 Some(data) if here => {
                     data.encodings.insert(0);
                     let (member, entries) = (*member, Vec::new());
@@ -192,6 +195,7 @@ impl World {
             let files = files.map(|path| (path.clone(), truth[&path])).collect();
             let here = &mut self.nodes[share.node].datasets;
             let dataset = here.entry(catalog.id).or_insert_with(|| Dataset::arriving(catalog));
+            assert_eq!(dataset.epoch, catalog.epoch, "another dataset has this id, and is still there");
             if dataset.catalog.as_ref().is_some_and(|stored| stored.revision < catalog.revision) {
                 dataset.catalog = Some(catalog.clone());
             }

@@ -107,6 +107,8 @@ pub(crate) struct World {
     early: bool,
     /// Those that have gone so.
     sacrificed: BTreeSet<DatasetId>,
+    /// Datasets of which this lead knows that programs change them.
+    overwriting: BTreeSet<DatasetId>,
     /// Datasets that were promised, and of which bytes went bad beyond what anybody can give back.
     rotten: BTreeSet<Key>,
     /// Bytes of each cache, where they are few.
@@ -240,6 +242,7 @@ impl World {
             promised: BTreeMap::new(),
             early: false,
             sacrificed: BTreeSet::new(),
+            overwriting: BTreeSet::new(),
             removing: BTreeSet::new(),
             removed: BTreeMap::new(),
             excused: BTreeSet::new(),
@@ -329,6 +332,7 @@ impl World {
         self.feed(Input::Now(self.now));
         let hosts = self.nodes.iter().map(|node| node.host.clone()).collect();
         let settings = Box::new(self.settings.clone());
+        self.overwriting.clear();
         self.feed(Input::Begin { epoch, hosts, groups: self.groups(), start, settings });
     }
 
@@ -469,6 +473,7 @@ impl World {
         match kind {
             0 => {
                 let event = self.up[at].pop_front().expect("not empty");
+                self.overwritten(&event);
                 self.feed(Input::Daemon(rank(at), event));
             }
             1 => self.deliver(at),

@@ -283,14 +283,7 @@ impl World {
             let overruled = |old: &Pointer| {
                 of_name().any(|(request, p)| bad(request) && p.answered.is_none_or(|end| end > old.asked))
             };
-            // Written after a restart that presented something older: of another branch than what
-            // is presented now.
-            let restarts = &self.pointers.restarts;
-            let elsewhere = |pointer: &Pointer| {
-                restarts.iter().any(|(epoch, shown)| {
-                    (current.0.0 + 1..=pointer.epoch).contains(epoch) && *shown < Some(current)
-                })
-            };
+            let elsewhere = |pointer: &Pointer| is_elsewhere(&self.pointers.restarts, pointer, current);
             // Between its question and its answer another dataset may have begun and gone.
             let mut required = of_name().filter(|(request, pointer)| {
                 let there = is_there(&self.nodes, request, pointer, Some(current));
@@ -329,7 +322,7 @@ impl World {
     /// was given up in that epoch; what was asked for since is of the other one.
     fn give_up(&mut self, current: Option<Key>, former: Option<u64>) {
         self.pointers.restarts.push((self.epoch, current));
-        let tree = &self.nodes[0].pointers.tree;
+        let (tree, restarts) = (&self.nodes[0].pointers.tree, &self.pointers.restarts);
         for (request, pointer) in &mut self.pointers.pointers {
             let later = |owner: Owner| match (owner, current) {
                 (Owner::None, current) => current.is_none(),
@@ -338,6 +331,7 @@ impl World {
                 (Owner::Free, _) => false,
             };
             let shown = pointer.says.is_some() && tree.get(&pointer.name).copied() == pointer.says;
+            let elsewhere = current.is_some_and(|current| is_elsewhere(restarts, pointer, current));
             let other = former.is_some_and(|epoch| pointer.epoch >= epoch);
             if (later(pointer.least) || other) && !shown {
                 pointer.lost.get_or_insert(self.epoch);
@@ -350,12 +344,19 @@ impl World {
             let away =
                 self.from_prefix || former.is_some() || !is_there(&self.nodes, request, pointer, current);
             let overruled = away && !shown && (tree.contains_key(&pointer.name) || pointer.says.is_some());
-            if later(pointer.least) || later(pointer.most) || overruled {
-                // It may belong to either, or have gone with its nodes: it is not asked for any
-                // more.
+            if later(pointer.least) || later(pointer.most) || overruled || elsewhere {
+                // It may belong to either, be of another branch, or have gone with its nodes: it is
+                // not asked for any more.
                 pointer.most = Owner::Free;
             }
         }
         self.pointers.began.retain(|key, _| current.is_some_and(|current| *key <= current));
     }
+}
+
+/// Written after a restart that presented something older: of another branch than `current`.
+fn is_elsewhere(restarts: &[(u64, Option<Key>)], pointer: &Pointer, current: Key) -> bool {
+    restarts
+        .iter()
+        .any(|(epoch, shown)| (current.0.0 + 1..=pointer.epoch).contains(epoch) && *shown < Some(current))
 }

@@ -205,7 +205,9 @@ impl World {
                 let name = self.nodes[at].datasets[&id].name.clone();
                 self.nodes[at].begins(&name, Some(id), moment);
             }
-            self.nodes[at].next.insert(id, next);
+            if self.nodes[at].next.insert(id, next).is_none() && self.nodes[at].serving {
+                self.send_up(at, Event::Overwritten(id));
+            }
         }
     }
 

@@ -95,6 +95,7 @@ impl World {
     /// The lead's word on room for a file that is opened:
     /// `HOST: ... it takes WANTED bytes, and FREE are free; dataset ID leaves the caches early`.
     pub(super) fn going(&mut self, text: &str) {
+        self.check_early(text);
         let Some((host, rest)) = text.split_once(": room is short for a file that is opened: it takes ")
         else {
             return;
