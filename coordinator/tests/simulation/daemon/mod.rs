@@ -131,6 +131,8 @@ pub(crate) struct Daemon {
     pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
     pub(crate) next: BTreeMap<DatasetId, Next>,
+    /// Those of `next` of which the lead is told.
+    pub(crate) overwritten: BTreeSet<DatasetId>,
     /// What of each name was the newest when programs removed its directory last, and when that
     /// was.
     pub(crate) removed: BTreeMap<Vec<u8>, (Key, Epoch)>,
@@ -280,8 +282,8 @@ impl Daemon {
                 events.extend(requests.map(|(request, op)| Event::DirRequest { request, op }));
                 events.extend(self.owe());
                 events.extend(self.markers.keys().map(|name| self.marker(name)));
-                let is_listed = |id: &&DatasetId| self.datasets.get(id).is_some_and(|dataset| dataset.listed);
-                events.extend(self.next.keys().filter(is_listed).map(|id| Event::Overwritten(*id)));
+                self.overwritten.retain(|id| self.next.contains_key(id) && self.datasets.contains_key(id));
+                events.extend(self.overwritten.iter().map(|id| Event::Overwritten(*id)));
                 let fetches = self.fetches.iter().map(|(id, file)| (*id, file.clone()));
                 events.extend(fetches.map(|(request, file)| Event::Fetch { request, file }));
                 let loose = self.pointers.waiting.iter().map(|(id, entry)| (*id, vec![entry.clone()]));

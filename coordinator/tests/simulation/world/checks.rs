@@ -170,8 +170,8 @@ impl World {
 
     /// A node says it to the lead.
     pub(super) fn overwritten(&mut self, event: &Event) {
-        if let Event::Overwritten(id) = event {
-            self.overwriting.insert(*id);
+        if let (Event::Overwritten(id), Some(overwriting)) = (event, &mut self.overwriting) {
+            overwriting.insert(*id);
         }
     }
 
@@ -180,7 +180,8 @@ impl World {
         let id = text.rsplit_once("dataset ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
         let id = DatasetId(id.unwrap_or_else(|| panic!("{text}")));
         let has_begun = |node: &Daemon| node.next.contains_key(&id);
-        let is_known = self.overwriting.contains(&id) && self.nodes.iter().any(has_begun);
+        let is_told = self.overwriting.iter().any(|overwriting| overwriting.contains(&id));
+        let is_known = is_told && self.nodes.iter().any(has_begun);
         assert!(!is_known, "{id} leaves for want of room, and its next generation has begun");
     }
 

@@ -107,8 +107,9 @@ pub(crate) struct World {
     early: bool,
     /// Those that have gone so.
     sacrificed: BTreeSet<DatasetId>,
-    /// Datasets of which this lead knows that programs change them.
-    overwriting: BTreeSet<DatasetId>,
+    /// Datasets of which this lead knows that programs change them. Where `None`, nodes say nothing
+    /// of that, and more may leave for want of room.
+    overwriting: Option<BTreeSet<DatasetId>>,
     /// Datasets that were promised, and of which bytes went bad beyond what anybody can give back.
     rotten: BTreeSet<Key>,
     /// Bytes of each cache, where they are few.
@@ -242,7 +243,7 @@ impl World {
             promised: BTreeMap::new(),
             early: false,
             sacrificed: BTreeSet::new(),
-            overwriting: BTreeSet::new(),
+            overwriting: seed.is_multiple_of(3).then(BTreeSet::new),
             removing: BTreeSet::new(),
             removed: BTreeMap::new(),
             excused: BTreeSet::new(),
@@ -332,7 +333,7 @@ impl World {
         self.feed(Input::Now(self.now));
         let hosts = self.nodes.iter().map(|node| node.host.clone()).collect();
         let settings = Box::new(self.settings.clone());
-        self.overwriting.clear();
+        self.overwriting.iter_mut().for_each(BTreeSet::clear);
         self.feed(Input::Begin { epoch, hosts, groups: self.groups(), start, settings });
     }
 

@@ -205,8 +205,12 @@ impl World {
                 let name = self.nodes[at].datasets[&id].name.clone();
                 self.nodes[at].begins(&name, Some(id), moment);
             }
-            if self.nodes[at].next.insert(id, next).is_none() && self.nodes[at].serving {
-                self.send_up(at, Event::Overwritten(id));
+            let begins = self.nodes[at].next.insert(id, next).is_none();
+            if begins && self.overwriting.is_some() {
+                self.nodes[at].overwritten.insert(id);
+                if self.nodes[at].serving {
+                    self.send_up(at, Event::Overwritten(id));
+                }
             }
         }
     }
