@@ -150,25 +150,31 @@ impl Restores {
         match refilled {
             Refilled::Running => return false,
             Refilled::Done(members) => cluster.restored(id, &members),
-            Refilled::Failed { bad, reason, .. } if lacks_too(cluster, id, bad.clone()) => {
-                let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
-                cluster.warn(format!(
-                    "dataset {id}: {reason}; what is on their nodes of members {} is not counted on, and restored too",
-                    bad.join(", ")
-                ));
-            }
-            Refilled::Failed { members, reason, cause, .. } => {
-                cluster.warn(format!("dataset {id} cannot be fetched from the prefix: {reason}"));
-                for member in members {
-                    self.failed(cluster, id, member, false);
-                    let tried = self.tried.entry((id, member)).or_default();
-                    let is_in_vain = cause == Cause::Encoding && tried.times >= TRIES_MAX;
-                    tried.prefix_is_bad |= cause == Cause::Corrupt || is_in_vain;
+            Refilled::Failed { members, reason, cause, bad } => {
+                let bad = lacks_too(cluster, id, bad);
+                if bad.is_empty() {
+                    cluster.warn(format!("dataset {id} cannot be fetched from the prefix: {reason}"));
+                    self.not_refilled(cluster, id, &members, cause);
+                } else {
+                    let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
+                    cluster.warn(format!(
+                        "dataset {id}: {reason}; what nodes have of members {} has gone bad: it is fetched too",
+                        bad.join(", ")
+                    ));
                 }
             }
         }
         self.refill = None;
         true
+    }
+
+    fn not_refilled(&mut self, cluster: &mut Cluster, id: DatasetId, members: &[Member], cause: Cause) {
+        for &member in members {
+            self.failed(cluster, id, member, false);
+            let tried = self.tried.entry((id, member)).or_default();
+            let is_in_vain = cause == Cause::Encoding && tried.times >= TRIES_MAX;
+            tried.prefix_is_bad |= cause == Cause::Corrupt || is_in_vain;
+        }
     }
 
     /// Some absent member of it can be given back, and that has not failed too often to be waited
@@ -194,17 +200,16 @@ impl Restores {
     }
 }
 
-/// Members whose bytes are bad, in sets that cannot give them back, are as good as absent; false
-/// where all of them were that before.
-fn lacks_too(cluster: &mut Cluster, id: DatasetId, mut bad: BTreeSet<Member>) -> bool {
-    let Some(known) = cluster.datasets.get(id) else { return false };
-    let before = known.absent.len();
-    bad.extend(&known.absent);
-    let is_more = bad.len() > before;
-    if is_more {
-        cluster.lacks(id, bad);
+/// Members whose bytes are bad, in sets that cannot give them back, are as good as absent. Those
+/// that were not absent before.
+fn lacks_too(cluster: &mut Cluster, id: DatasetId, mut bad: BTreeSet<Member>) -> BTreeSet<Member> {
+    let Some(known) = cluster.datasets.get(id) else { return BTreeSet::new() };
+    let absent = known.absent.clone();
+    bad.retain(|member| !absent.contains(member));
+    if !bad.is_empty() {
+        cluster.lacks(id, absent.union(&bad).copied().collect());
     }
-    is_more
+    bad
 }
 
 #[cfg(test)]

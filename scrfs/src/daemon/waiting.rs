@@ -1,6 +1,6 @@
 //! The table of waiting programs, and what the lead is asked for them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::control::loose::LooseEntry;
@@ -82,8 +82,8 @@ pub(super) struct Waiting {
     /// Files on the way and the request that asked for each; others that want the same file join
     /// it.
     pub(super) fetches: HashMap<SealedFile, RequestId>,
-    /// Datasets whose markers were answered before they were sealed, as this lead was told of them.
-    owed: BTreeMap<RequestId, Vec<u8>>,
+    /// What asks this lead for seals whose markers were answered before.
+    owed: BTreeSet<RequestId>,
 }
 
 impl Waiting {
@@ -142,16 +142,22 @@ impl Waiting {
         names: impl Iterator<Item = &'a Vec<u8>>,
         next: impl Fn() -> RequestId,
     ) -> Vec<Event> {
-        self.owed = names.map(|name| (next(), name.clone())).collect();
-        let owed = self.owed.iter().map(|(request, name)| (*request, name.clone()));
-        owed.map(|(request, name)| Event::Marker { request, name, base: None, everywhere: true }).collect()
+        self.owed.clear();
+        let owed = names.map(|name| {
+            let request = next();
+            self.owed.insert(request);
+            Event::Marker { request, name: name.clone(), base: None, everywhere: true }
+        });
+        owed.collect()
     }
 
     /// These markers have come to their end: takes those who wait for them, and tells whether a
     /// seal that was owed is among them.
     pub(super) fn end_markers(&mut self, requests: &[RequestId]) -> (Vec<Waiter>, bool) {
-        let owed = requests.iter().filter(|request| self.owed.remove(request).is_some()).count() > 0;
-        (requests.iter().filter_map(|request| self.take(*request)).collect(), owed)
+        let owed = requests.iter().filter(|request| self.owed.remove(request)).count() > 0;
+        let is_marker = |waiter: &Waiter| matches!(waiter.wanted, Wanted::Marker(_));
+        let ended = |waiter: &Waiter| is_marker(waiter) && requests.contains(&waiter.request);
+        (self.take_where(ended), owed)
     }
 
     /// Takes those that want the file that `request` asked for.
