@@ -94,6 +94,13 @@ impl Versions {
         self.by_stamp.retain(|_, version| !is_lost(Some(base), version));
     }
 
+    /// Forgets what belongs to datasets up to `age` and is not among `of_branch`.
+    pub(super) fn drop_others(&mut self, age: Age, of_branch: &BTreeSet<LooseStamp>) {
+        let goes_before =
+            |version: &LooseVersion| matches!(version.owner, LooseOwner::Sealed(owner) if owner <= age);
+        self.by_stamp.retain(|stamp, version| !goes_before(version) || of_branch.contains(stamp));
+    }
+
     /// May be presented with `age`.
     fn belongs(&self, version: &LooseVersion, age: Age) -> bool {
         let LooseOwner::Sealed(owner) = &version.owner else { return false };
@@ -173,15 +180,17 @@ impl Versions {
     }
 
     /// The dataset `name`, which began at `begun_us`, is sealed as `age`: versions that belong to
-    /// it, or to what began before it and is not sealed, belong to that age from now on.
+    /// it, or to what began before it and is not sealed, belong to that age from now on. Those that
+    /// were made after that seal stay where they are.
     pub(super) fn bind(&mut self, name: &[u8], begun_us: u64, age: Age) -> Vec<(LooseStamp, LooseOwner)> {
         let former: BTreeMap<LooseStamp, LooseOwner> =
             self.by_stamp.iter().map(|(stamp, version)| (*stamp, version.owner.clone())).collect();
         let bound = self.rebind(|owner| match owner {
-            LooseOwner::Begun { name: of, since_us, .. } if of == name || *since_us <= begun_us => {
-                Some(LooseOwner::Sealed(age))
+            LooseOwner::Begun { name: of, since_us, after } => {
+                let goes_before = *since_us <= begun_us && *after < age;
+                (of == name || goes_before).then_some(LooseOwner::Sealed(age))
             }
-            _ => None,
+            LooseOwner::Sealed(_) => None,
         });
         for (stamp, _) in &bound {
             self.bound.extend(former.get(stamp).map(|former| (*stamp, (age, former.clone()))));
@@ -390,14 +399,23 @@ mod tests {
         let mut versions = Versions::default();
         add(&mut versions, stamp(1, 1), "latest", begun("plot.1", 10), Some("plot.1"));
         add(&mut versions, stamp(1, 2), "latest", begun("ck.2", 30), Some("ck.2"));
-        assert_eq!(versions.bind(b"ck.1", 20, age(1)).len(), 1);
-        assert_eq!(says(&versions, 1), ["plot.1"]);
+        assert_eq!(versions.bind(b"ck.1", 20, age(2)).len(), 1);
+        assert_eq!(says(&versions, 2), ["plot.1"]);
         // Removed without having been sealed.
         assert_eq!(
             versions.unbind(b"ck.2", &BTreeMap::new(), &BTreeMap::new()),
             [(stamp(1, 2), LooseOwner::Sealed(age(1)))]
         );
-        assert_eq!(says(&versions, 1), ["ck.2"]);
+        assert_eq!(says(&versions, 2), ["ck.2"]);
+    }
+
+    #[test]
+    fn what_was_made_after_a_seal_is_not_bound_to_it_when_another_dataset_goes() {
+        let mut versions = Versions::default();
+        // Made when dataset 1 had been sealed, which began at 30, after plot.1.
+        add(&mut versions, stamp(1, 1), "latest", begun("plot.1", 10), Some("plot.1"));
+        assert!(versions.bind(b"", 30, age(1)).is_empty());
+        assert!(says(&versions, 1).is_empty());
     }
 
     #[test]

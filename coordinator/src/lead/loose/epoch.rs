@@ -70,6 +70,9 @@ impl Loose {
         let knows = |inventory: &LooseInventory| inventory.began.iter().any(|(age, _)| *age == shown);
         // Unless what is presented is known to them alone.
         let alone = !current.iter().any(|(_, inventory)| knows(inventory));
+        if alone {
+            self.keep_branch(shown, former.iter().map(|(_, inventory)| inventory).filter(|i| knows(i)));
+        }
         let gave_up = |age: Age| base.is_some_and(|base| age.epoch < base.epoch && age > base.shown);
         // A branch comes back that those who are not alone know: what else was given up is of none
         // that goes before it.
@@ -108,6 +111,18 @@ impl Loose {
         }
         let told = current.into_iter().chain(former);
         Joined { holders: told.map(|(node, inventory)| (node, inventory.versions)).collect(), gaps }
+    }
+
+    /// Nobody who took part in the last restart knows the dataset of `shown`: of what goes before
+    /// it only the versions of those who know it are of its branch.
+    fn keep_branch<'a>(&mut self, shown: Age, knowing: impl Iterator<Item = &'a LooseInventory>) {
+        let mut knowing = knowing.peekable();
+        if knowing.peek().is_none() {
+            return;
+        }
+        let of_branch: BTreeSet<LooseStamp> =
+            knowing.flat_map(|inventory| inventory.versions.iter().map(|version| version.stamp)).collect();
+        self.versions.drop_others(shown, &of_branch);
     }
 
     /// Attach: every node gets what the others have.

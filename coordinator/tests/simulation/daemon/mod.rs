@@ -73,9 +73,9 @@ impl Dataset {
         }
     }
 
-    /// One of which members come here.
+    /// One of which members come here: its catalog is recorded before them.
     pub(crate) fn arriving(catalog: &Catalog) -> Self {
-        let begun = Self::begin(catalog.epoch, catalog.name.clone(), HeldState::Recorded);
+        let begun = Self::begin(catalog.epoch, catalog.name.clone(), HeldState::Complete);
         Self { catalog: Some(catalog.clone()), ..begun }
     }
 }

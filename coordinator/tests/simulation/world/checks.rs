@@ -47,6 +47,8 @@ impl World {
             let whole = self.nodes[0].datasets.iter().filter(|(id, _)| everywhere(id));
             let whole = whole.map(|(id, dataset)| ((dataset.epoch, *id), dataset.name.clone()));
             self.promised.extend(whole.filter(|(key, _)| !self.rotten.contains(key)));
+            // What a former lead found bad and told nobody is good for all that anybody knows.
+            self.failed.retain(|key| observer::failed(&self.nodes, *key));
             let newest = self.promised.last_key_value().map(|(key, _)| *key);
             if self.rotten.last() > newest.as_ref() {
                 self.forget_older();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use scrfs::control::{MemberPart, NoRoom};
+use scrfs::control::{HeldState, MemberPart, NoRoom};
 use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::DatasetId;
 use scrfs::path::RelPath;
@@ -196,8 +196,8 @@ impl World {
             let here = &mut self.nodes[share.node].datasets;
             let dataset = here.entry(catalog.id).or_insert_with(|| Dataset::arriving(catalog));
             assert_eq!(dataset.epoch, catalog.epoch, "another dataset has this id, and is still there");
-            if dataset.catalog.as_ref().is_some_and(|stored| stored.revision < catalog.revision) {
-                dataset.catalog = Some(catalog.clone());
+            if dataset.catalog.as_ref().is_none_or(|stored| stored.revision < catalog.revision) {
+                (dataset.catalog, dataset.state) = (Some(catalog.clone()), HeldState::Complete);
             }
             let encodings = BTreeSet::from([catalog.layout.encoding]);
             dataset.members.insert(lost.member, MemberData { files, bad: false, encodings });
