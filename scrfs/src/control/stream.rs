@@ -86,8 +86,8 @@ pub(super) fn address_in(directory: &Path, name: &str) -> std::io::Result<(Owned
 /// Both halves of a connection; frames received are at most `limit` bytes.
 pub fn split(stream: UnixStream, limit: usize) -> (Sender, Receiver) {
     let stream = Arc::new(stream);
-    let receiver =
-        Receiver { stream: Arc::clone(&stream), decoder: Decoder::new(limit), descriptors: VecDeque::new() };
+    let (decoder, descriptors, block) = (Decoder::new(limit), VecDeque::new(), vec![0; BLOCK].into());
+    let receiver = Receiver { stream: Arc::clone(&stream), decoder, descriptors, block };
     (Sender { stream }, receiver)
 }
 
@@ -176,6 +176,8 @@ pub struct Receiver {
     stream: Arc<UnixStream>,
     decoder: Decoder,
     descriptors: VecDeque<OwnedFd>,
+    /// What has just come; used again and again, as a fresh one would be cleared first.
+    block: Box<[u8]>,
 }
 
 impl Receiver {
@@ -218,12 +220,11 @@ impl Receiver {
     fn fill(&mut self, timeout: Option<Duration>) -> Result<usize, StreamError> {
         // A timeout of zero would mean none.
         self.stream.set_read_timeout(timeout.map(|t| t.max(Duration::from_millis(1))))?;
-        let mut block = vec![0; BLOCK];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::net::recvmsg(
             &self.stream,
-            &mut [IoSliceMut::new(&mut block)],
+            &mut [IoSliceMut::new(&mut self.block)],
             &mut ancillary,
             RecvFlags::CMSG_CLOEXEC,
         );
@@ -241,7 +242,7 @@ impl Receiver {
         if message.flags.contains(ReturnFlags::CTRUNC) || self.descriptors.len() > DESCRIPTORS_MAX {
             return Err(StreamError::Descriptor("more descriptors came than can be"));
         }
-        self.decoder.push(&block[..message.bytes]);
+        self.decoder.push(&self.block[..message.bytes]);
         Ok(message.bytes)
     }
 }
