@@ -4,8 +4,8 @@
 //! * [`lead`]: what rank 0 decides; [`job`], [`scrfs::prefix`]: what it has done for it
 //! * [`peers`], [`tree`], [`bell`], [`comm`]: what is said to other coordinators, and heard from
 //!   them
-//! * [`inbox`], [`jobs`]: bytes of datasets between nodes; [`node`]: this node's daemon; [`watch`]:
-//!   whether the others live
+//! * [`jobs`]: bytes of datasets between nodes; [`node`]: this node's daemon; [`inbox`]: what wakes
+//!   the loop; [`watch`]: whether the others live
 
 pub mod bell;
 pub mod comm;

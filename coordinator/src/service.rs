@@ -319,7 +319,8 @@ impl<'a> Session<'a> {
         Ok(Attached { node, connect, questions, opening, early })
     }
 
-    /// All coordinators end as they were asked to: the daemon need not await others.
+    /// How this coordinator introduces itself to the lead; `epoch` is the highest that its daemon
+    /// has seen.
     fn greeting(&self, epoch: Epoch) -> Greeting {
         let environment = &self.sources.environment;
         let by_hand = settings::set_by_hand(|name| environment.get(name).is_some_and(|v| !v.is_empty()));

@@ -2,6 +2,16 @@
 //! seals them; from then on they survive the loss of nodes.
 //!
 //! This crate is everything of one node: formats, mount, daemon. In reading order:
+//!
+//! * `ids`, `path`, `errno`, `lock`: types that all others use
+//! * `hash`, `record`, `redundancy`, `dataset`: formats, parity, and what a dataset is
+//! * `store`, `stores`: small state on storage; where the cache is
+//! * `fuse`, `fs`, `boundary`, `daemon`: the adapter to FUSE, the tree that programs see, where
+//!   tree and node meet, the node
+//! * `control`: what coordinators, tools and daemons say to one another
+//! * `keep`, `mount`: what outlives a worker; the processes of a mount
+//! * `transfer`, `prefix`: bytes to and from the PFS; the job's directory there
+//! * `config`, `status`, `doctor`, `manual`: for people
 
 pub mod allocation;
 pub mod beside;

@@ -2,10 +2,13 @@
 //! inputs in, outputs out; no file, socket, clock, thread or MPI.
 //!
 //! Each concern is a machine of its own in a file of its own: `settle` and `recover` (with
-//! `rebuild`, `refetch` and `saving`) until programs are served, then `directories`, `seal`,
-//! `flush`, `fetch` (with `mend`, `restore` and `refill`), `scrub` and `loose` side by side; `phases`
-//! goes from the ones to the others. [`Lead`] hands each input to the machine that awaits it; what
-//! nobody awaits is ignored with a note, never trusted.
+//! `rebuild`, `refetch` and `saving`) until programs are served, then `directories`, `seal` (with
+//! `markers`, `generation`, `encoding`, `catalog` and `committing`), `flush`, `fetch` (with `mend`,
+//! `restore` and `refill`), `scrub`, `eviction`, `advice` and `loose` side by side; `phases` goes
+//! from the ones to the others. All of them share `cluster`. [`Lead`] hands each input to the
+//! machine that awaits it; what nobody awaits is ignored with a note, never trusted.
+//!
+//! All steps are done in one thread, that of rank 0's loop ([`crate::run`]).
 
 mod advice;
 mod answers;

@@ -130,8 +130,8 @@ impl Seals {
         stuck.map(|(_, reason)| MarkerOutcome::Refused(reason))
     }
 
-    /// `.invalid` is to be made in a dataset that is frozen there: nobody has recorded COMPLETE
-    /// before `Commit`. Always awaited.
+    /// `.invalid` is to be made in a dataset that is frozen there: a seal that is not committing
+    /// fails. True: such an event may come at any time.
     pub(super) fn invalid(&mut self, cluster: &mut Cluster, node: NodeRank, name: &[u8]) -> bool {
         let Some(seal) = self.current.as_ref().filter(|seal| seal.name == name) else { return true };
         if matches!(seal.step, Step::Freezing(..) | Step::Merging(..) | Step::Encoding(..)) {

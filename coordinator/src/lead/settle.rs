@@ -1,8 +1,9 @@
 //! The start of an epoch: what do the daemons have, and what did the last epoch leave half-done.
 //!
-//! Inventories; directory operations that some node applied are replayed on all; seals of which
-//! nobody recorded COMPLETE are dropped; then *attach* reads the catalogs of what is complete and
-//! unites directories, and *restart* goes on in `recover`.
+//! Inventories; directory operations that some node applied are replayed on all nodes (*attach*),
+//! or forgotten (*restart*); what programs removed while a node was away is evicted there; seals of
+//! which nobody recorded COMPLETE are dropped. Then *attach* reads the catalogs of what is complete
+//! and unites directories, and *restart* goes on in `recover`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

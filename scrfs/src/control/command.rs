@@ -166,14 +166,14 @@ pub enum Command {
         /// With rests; and it ends when another one begins.
         gently: bool,
     },
-    /// A scrub has ended so.
+    /// A scrub has ended so. -
     MarkScrubbed {
         /// Of which.
         id: DatasetId,
         /// What was found.
         report: crate::status::Scrubbed,
     },
-    /// No node has these members yet: they are rebuilt while programs run.
+    /// No node has these members yet: they are rebuilt while programs run. -
     MarkAbsent {
         /// Of which dataset.
         id: DatasetId,

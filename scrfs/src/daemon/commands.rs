@@ -1,9 +1,9 @@
 //! Which thread carries out which command, so that directory rounds and markers are served whatever
 //! else goes on.
 //!
-//! Directory rounds: here, in the link's own thread. Records and commits: one thread, in the lead's
-//! order. Transfers, files that programs wait for, evictions: a thread each. Freezing: a thread per
-//! seal.
+//! Directory rounds, and answers to programs that need no record: here, in the link's own thread.
+//! Records and commits: one thread, in the lead's order. Transfers, scrubs, files that programs
+//! wait for, evictions: a thread each ([`super::node::Lanes`]). Freezing: a thread per seal.
 
 use std::sync::Arc;
 

@@ -2,11 +2,14 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `node.scrinfo` | highest epoch and id; per dataset: name, epoch, home, flags, which members are recorded |
-//! | `filemap_0.scrinfo` | members' files ([`super::filemap`]) |
+//! | `node.scrinfo` | highest epoch and id, last epoch served; per dataset: name, epoch, home, flags, which members are recorded; seals without an outcome; removed datasets |
+//! | `filemap_0.scrinfo` | members' files ([`super::filemap`]); `filemap.scrinfo` names that file |
 //! | `settings.json` | what the last coordinator brought: it holds until another one attaches, also for the next worker |
 //! | `advice.json` | what programs are advised: a worker that dies takes nothing of it back |
 //! | `dataset.<id>.scrinfo` | COMPLETE and the catalog ([`crate::record::catalog_file`]) |
+//!
+//! Other parts of the node have files of their own: [`super::journal`], [`super::rounds`],
+//! [`super::loose_store`], [`super::events`].
 //!
 //! A change is made to a copy of the table, written, and then made to the table itself: what
 //! programs and the lead are told never runs ahead of storage. The filemap goes first, so that a

@@ -108,7 +108,8 @@ impl Node {
     }
 
     /// Begins the next generation of a sealed dataset that programs see; false if it has begun
-    /// before.
+    /// before. In the generations' thread for a program's request; in the freezing thread for a
+    /// seal; for a vote in the thread that votes.
     pub(super) fn open_generation(&self, id: DatasetId) -> Result<bool, Reason> {
         let mut generations = self.generations.lock();
         let begun = self.begin_generation(&mut generations, id, &BTreeSet::new())?;
@@ -132,8 +133,9 @@ impl Node {
         }
     }
 
-    /// The same, without a word to the tree: what it has to be told, if it had not begun. `logs`
-    /// are changed by that: the sealed bytes of these files are their copies.
+    /// As [`Node::open_generation`], but the caller tells the tree: gives what the tree has to be
+    /// told; `None` if the generation has begun before. The files `logs` count as changed: their
+    /// sealed bytes are in copies.
     pub(super) fn begin_generation(
         &self,
         generations: &mut Generations,

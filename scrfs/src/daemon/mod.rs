@@ -8,20 +8,25 @@
 //! * `state`, `disk`: what the node knows, and how that is kept on storage; its forms are
 //!   [`crate::record::catalog_file`] and `filemap`; `journal` is the cheap record of new files,
 //!   `cache` where bytes are.
-//! * `requests`: programs that wait for an answer; `rounds`: directory operations; `seal`: freeze,
-//!   commit, drop; `quiet`: before the freeze; `promise`: between it and the commit; `logs`: what
-//!   stays open meanwhile; `links`: files of several names.
+//! * `waiting` and `requests`: programs that wait for an answer; `rounds`: directory operations;
+//!   `seal`: freeze, commit, drop; `quiet`: the wait for writers; `promise`: how markers end;
+//!   `logs`: what stays open meanwhile; `links`: files of several names; `late`: files that a
+//!   marker came too early for.
 //! * `members`: coordinators' workers read and write through descriptors that are opened here;
 //!   `copies`: sealed files that are brought here to be read.
 //! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn;
 //!   `changes` tells what they did, `listing` what is in a directory.
 //! * `loose` and `loose_store`: pointer files.
-//! * `room` and `bound`: what is left of the cache; `stores`: where it could be.
+//! * `room` and `bound`: what is left of the cache; `stores`: where it could be; `whereabouts`: in
+//!   which store a dataset is; `reserve`: room that is kept back for records.
 //! * `checkpoint_path`: the job's, where it is not the mount's.
-//! * `restart`, `transfers`, `eviction`: presenting, verifying, flushing, fetching, removing;
-//!   `scavenge`: saving when a job has ended without coordinators.
-//! * `events`, `report`, `eyes`: what operators and programs see; `wishes`: what operators ask of
-//!   the lead.
+//! * `restart`, `transfers`, `scrub`, `eviction`: presenting, verifying, flushing, fetching,
+//!   removing; `removals`: what programs have removed; `scavenge`: saving when a job has ended
+//!   without coordinators.
+//! * `events`, `report`, `eyes`: what operators and programs see; `losses`: what has left the
+//!   caches; `shortage`: what a person can do where there is no room; `wishes`: what operators ask
+//!   of the lead.
+//! * `priority`: threads that somebody waits for go before those of programs.
 
 pub mod node;
 

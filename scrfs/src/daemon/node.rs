@@ -101,7 +101,7 @@ pub enum NodeError {
 pub(super) struct Lanes {
     /// Records and commits, in the lead's order.
     pub(super) records: Lane,
-    /// Flush, verify, fetch of members.
+    /// Flush, verify, fetch of members, and what nodes save in the prefix.
     pub(super) transfers: Lane,
     /// Scrubs.
     pub(super) scrubs: Lane,
@@ -109,7 +109,7 @@ pub(super) struct Lanes {
     pub(super) opens: Lane,
     /// Removal of datasets.
     pub(super) evictions: Lane,
-    /// Directory operations without a coordinator.
+    /// Directory operations without a coordinator, and those that a round still owes.
     pub(super) local: Lane,
     /// Sealed files that programs are about to change.
     pub(super) generations: Lane,

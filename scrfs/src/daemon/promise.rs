@@ -1,5 +1,6 @@
-//! How markers end. When all nodes are frozen those that wait for no more are answered, and what is
-//! to be sealed stays as it is, whatever dies, until it is sealed or given up.
+//! How markers end. When all nodes are frozen, those markers are answered that wait for the freeze
+//! only (`SCRFS_SEAL=background`, and markers that are set by a rename or a link). Such a seal is
+//! *owed*: the dataset stays frozen, whatever dies, until it is sealed or given up.
 //!
 //! Fault point: `seal.promised`.
 
@@ -12,16 +13,18 @@ use super::node::Node;
 /// What dropping a seal means for the markers that asked for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Settling {
-    /// The seal failed, and they with it.
+    /// Programs are served: the seal failed, and its markers with it.
     No,
-    /// They ask again; what was answered when all were frozen stays frozen until then.
+    /// An attach settles: its markers are sent again after `Serve`, and until then the dataset
+    /// stays frozen, as some of them may have been answered when all nodes were frozen.
     Kept,
-    /// Those that wait ask again, if anybody is there to ask; all is thawed.
+    /// A restart settles, or no successor came: the dataset is thawed. Markers that still wait are
+    /// sent again, if a lead comes.
     Given,
 }
 
 impl Node {
-    /// All nodes are frozen: markers that wait for no more than this are answered. Each node had
+    /// All nodes are frozen: markers that wait for the freeze only are answered. Each node had
     /// recorded that it keeps the dataset as it is, whatever dies, before it said that it is
     /// frozen. In the records' thread.
     pub(super) fn all_frozen(&self, id: DatasetId) {
@@ -95,7 +98,7 @@ impl Node {
 
     fn markers_sealed(&self, id: DatasetId, name: &[u8], requests: &[RequestId]) {
         let owed = self.end_markers(requests, 0);
-        // It was asked for again, and nobody had anything to seal.
+        // A seal that was owed was asked for again, and no node had anything left to seal.
         if owed && self.state.lock().table.background.contains_key(name) {
             let forgotten = self.disk.lock().change(&self.state, |table| {
                 table.background.remove(name);

@@ -4,6 +4,9 @@
 //! tells the next lead of operations that other nodes may not have applied. The log is not synced:
 //! it is for the death of the process; after a power loss the directories are united anyway.
 //!
+//! Rounds run in the link's thread. What this node does alone, and directories that it still owes,
+//! are done in the thread for local work ([`super::node::Lanes`]).
+//!
 //! Fault points: `round.prepared`, `round.recorded`, `round.applied`.
 
 use std::collections::{BTreeMap, BTreeSet};

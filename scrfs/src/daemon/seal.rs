@@ -36,7 +36,7 @@ use super::state::{Dataset, Freezing, Origin, Part};
 use crate::boundary::Generation;
 use crate::record::catalog_file;
 
-/// What freezes.
+/// The name of the threads that freeze, one for each seal.
 const FREEZES: &str = "scrfs-freeze";
 /// How long a given up seal may take to thaw.
 const THAW_MAX: Duration = Duration::from_secs(5);
@@ -115,6 +115,7 @@ impl Node {
         seen.map_err(Reason::from)
     }
 
+    /// Freezes the dataset and answers the lead. The whole of a freezing thread.
     fn freeze_and_tell(
         &self,
         id: DatasetId,
@@ -155,6 +156,8 @@ impl Node {
         }
     }
 
+    /// Waits until the frozen dataset is quiet, then records this node's part. In the freezing
+    /// thread.
     fn freeze_quiet(
         &self,
         id: DatasetId,

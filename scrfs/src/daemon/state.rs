@@ -288,9 +288,10 @@ pub(super) struct Table {
     /// The highest dataset id seen.
     pub(super) highest_id: u64,
     pub(super) datasets: BTreeMap<DatasetId, Dataset>,
-    /// Datasets that were frozen here for a seal of which no outcome is known here. Markers may
-    /// have been answered, which is done when all nodes are frozen: so they stay frozen, and are
-    /// asked for again, until there is one. With the seal that it was.
+    /// Datasets that are frozen here for a seal whose outcome is not known here, each with the id
+    /// of that seal; all of them, not only those of `SCRFS_SEAL=background`. Some of their markers
+    /// may have been answered when all nodes were frozen. So the datasets stay frozen, and their
+    /// seals are asked for again, until there is an outcome.
     pub(super) background: BTreeMap<Vec<u8>, DatasetId>,
     /// What programs have removed.
     pub(super) removed: Removals,

@@ -82,7 +82,8 @@ pub(super) struct Waiting {
     /// Files on the way and the request that asked for each; others that want the same file join
     /// it.
     pub(super) fetches: HashMap<SealedFile, RequestId>,
-    /// What asks this lead for seals whose markers were answered before.
+    /// Requests under which this lead was asked for seals that are owed: some of their markers may
+    /// have been answered before there was an outcome.
     owed: BTreeSet<RequestId>,
 }
 
@@ -135,8 +136,8 @@ impl Waiting {
         })
     }
 
-    /// Seals that markers were answered for, and that have come to no end: their events, each with
-    /// a request of its own.
+    /// These names have seals that are owed: the events that ask the lead for them, each under a
+    /// new request.
     pub(super) fn owe<'a>(
         &mut self,
         names: impl Iterator<Item = &'a Vec<u8>>,

@@ -10,8 +10,19 @@
 //! ```
 //!
 //! From every state it may leave. On storage are the words of [`Life::record`], and COMPLETE, which
-//! is a file of its own. Whether the tree lists the dataset, and whether all members have recorded
-//! COMPLETE, each worker finds out anew.
+//! is a file of its own:
+//!
+//! | state | HOME | COMPLETE | the sealed files |
+//! |---|---|---|---|
+//! | being sealed | `TREE` | no | at its name in the tree, frozen |
+//! | arriving (fetched) | `ASIDE` | no | in `staged`, then in `aside` of its own directory |
+//! | complete, presented | `TREE` | yes | at its name in the tree |
+//! | the same, and overwritten | `UNDER` | yes | in `aside`; the next generation is at its name |
+//! | hidden | `ASIDE` | yes | in `aside`; those of a member that is being rebuilt in `staged` |
+//! | leaving | any, and GOING | until its bytes are gone, if it was complete | out of sight, and being deleted |
+//!
+//! Redundancy files are in the dataset's own directory in all states. Whether the tree lists the
+//! dataset, and whether all members have recorded COMPLETE, each worker finds out anew.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +45,8 @@ pub enum Files {
 /// How far the dataset is.
 #[derive(Debug, Clone)]
 enum Stage {
-    /// Its members are frozen, fetched or rebuilt here; COMPLETE is not recorded.
+    /// Its members are frozen or fetched here; COMPLETE is not recorded. (Where a member is
+    /// rebuilt, COMPLETE comes first.)
     Unfinished,
     Complete {
         catalog: Arc<CatalogIndex>,
