@@ -1,5 +1,5 @@
 //! The lead's settings hold on all nodes; what a person set differently on one node is refused by
-//! name (DESIGN 8).
+//! name.
 
 use std::collections::BTreeSet;
 

@@ -19,7 +19,7 @@ use crate::path::RelPath;
 /// Called once with the outcome of a request that other nodes take part in. Must not block.
 pub type Completion = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// A file of the mount that is not on the tree (DESIGN 4.10).
+/// A file of the mount that is not on the tree (`scrfs/docs/semantics.md`, Eyes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eye {
     /// The name of what a restart would present.

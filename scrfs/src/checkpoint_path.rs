@@ -1,9 +1,9 @@
 //! Where datasets are in a mount: what `SCRFS_CHECKPOINT_PATH` says, relative to the mount's root.
 //!
 //! The mount is made before the job's environment exists, so the job may set another path than the
-//! mount was made with (DESIGN 8). The node records the job's path in the control directory, and
-//! the next worker serves by it: a worker knows one path only. The path of a mount is recorded too:
-//! while the node has datasets of the job, the job is mounted by that one again.
+//! mount was made with. The node records the job's path in the control directory, and the next
+//! worker serves by it: a worker knows one path only. The path of a mount is recorded too: while
+//! the node has datasets of the job, the job is mounted by that one again.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

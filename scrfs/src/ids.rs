@@ -4,15 +4,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A dataset's id: given when it is sealed, first is 1, never reused (DESIGN 5).
+/// A dataset's id: given when its seal begins, first is 1. A later epoch gives an id again where
+/// nobody knows of the former dataset: so a dataset is named by epoch and id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DatasetId(pub u64);
 
-/// One start of the coordinators. Daemons obey only the highest they have seen (DESIGN 3).
+/// One start of the coordinators. Daemons obey only the highest they have seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Epoch(pub u64);
 
-/// A member's index in a dataset: dense from 0. This is `RANK` everywhere on disk (DESIGN 5).
+/// A member's index in a dataset: dense from 0. This is `RANK` everywhere on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member(pub u32);
 

@@ -2,7 +2,7 @@
 //!
 //! A [`RelPath`] names something below the mount's root or below a dataset's directory. It is
 //! checked when it is made, also when it is decoded from disk or wire: no `..`, no absolute path,
-//! no empty component (DESIGN 9).
+//! no empty component.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! The stores of one mount: cache directories in several file systems (DESIGN 4.1, 5).
+//! The stores of one mount: cache directories in several file systems (`scrfs/docs/semantics.md`,
+//! Stores).
 //!
 //! A dataset, that is, a directory of the checkpoint path with all that belongs to it, is in one
 //! store. Which one is decided when the directory is made, or when a dataset comes to a node that

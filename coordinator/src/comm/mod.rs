@@ -2,7 +2,7 @@
 //!
 //! Nothing here blocks. One thread owns the transport: it hands over owned buffers with
 //! [`Transport::send`] and takes what came with [`Transport::poll`]. A dead peer is an error, and
-//! every error is fatal: the coordinators' job ends and new ones are started (DESIGN 3).
+//! every error is fatal: the coordinators' job ends and new ones are started.
 //!
 //! Coordinators may open their epochs anew without new processes: each time is a session of its
 //! own, and no message reaches one in another ([`Transport::next_session`]).

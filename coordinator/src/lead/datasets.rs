@@ -204,7 +204,7 @@ impl Datasets {
     }
 }
 
-/// Newest = highest (DESIGN 3).
+/// Newest = highest: the epoch counts before the id.
 pub(super) fn age(catalog: &Catalog) -> (Epoch, DatasetId) {
     (catalog.epoch, catalog.id)
 }

@@ -1,4 +1,5 @@
-//! Directory operations, ordered in rounds (DESIGN 4.4): prepare, vote, apply, finish.
+//! Directory operations, ordered in rounds (`scrfs/docs/protocol.md`, Directories): prepare, vote,
+//! apply, finish.
 //!
 //! All requests that arrived while a round ran go together into the next one, in order of arrival,
 //! as far as they do not depend on one another; of several equal `Make`s the first stands for all,

@@ -1,5 +1,5 @@
 //! Which datasets leave the caches: those that newer ones take the place of, and earlier ones where
-//! a node has too little room (DESIGN 5).
+//! a node has too little room (`scrfs/docs/protocol.md`, Room).
 
 use std::collections::{BTreeMap, BTreeSet};
 

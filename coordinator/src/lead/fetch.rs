@@ -1,8 +1,8 @@
-//! Fetch on open: a sealed file that is on another node is brought to where it is opened (DESIGN
-//! 4.6). Its holders are asked first; a holder whose bytes are bad gets its member rebuilt from the
-//! set ([`super::mend`]) and is asked again; then the PFS. If no source is good the program gets
-//! EIO, and the dataset is marked failed: but only if every source's bytes are gone or wrong, not
-//! when a cache was full (ENOSPC) or a link broke.
+//! Fetch on open: a sealed file that is on another node is brought to where it is opened
+//! (`scrfs/docs/protocol.md`, Fetch). Its holders are asked first; a holder whose bytes are bad
+//! gets its member rebuilt from the set ([`super::mend`]) and is asked again; then the PFS. If no
+//! source is good the program gets EIO, and the dataset is marked failed: but only if every
+//! source's bytes are gone or wrong, not when a cache was full (ENOSPC) or a link broke.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Flushes, one at a time: begin, members copy, publish (DESIGN 7).
+//! Flushes, one at a time: begin, members copy, publish (`scrfs/docs/protocol.md`, Flush).
 //!
 //! What is due for the longest time goes first. After a failure a dataset is due again when a
 //! growing delay is over, and others go meanwhile: one that fails every time holds nobody up, and

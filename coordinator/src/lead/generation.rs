@@ -1,5 +1,5 @@
 //! The next generation of a sealed dataset, when all nodes are frozen: which node's part has which
-//! name (DESIGN 4.6).
+//! name (`scrfs/docs/protocol.md`, Next generation).
 //!
 //! A changed file takes the place of the sealed one of its path, wherever that is; removed names go
 //! everywhere; what nobody changed or removed is carried on by the node that has its bytes. Only

@@ -1,5 +1,5 @@
-//! Pointer files, ordered in rounds (DESIGN 4.7): ask which datasets have begun, store on all
-//! nodes, finish.
+//! Pointer files, ordered in rounds (`scrfs/docs/protocol.md`, Pointer files): ask which datasets
+//! have begun, store on all nodes, finish.
 //!
 //! All requests that arrived while a round ran go together into the next one. The answers to the
 //! question tell to which dataset its versions belong: a file that was made before the pointer, on

@@ -1,7 +1,7 @@
 //! Bad members, and those that no node has ([`super::restore`]), rebuilt while programs run: from
-//! the other members of the set, on the node that the catalog names (DESIGN 4.6). No place changes,
-//! so nothing is committed: until the new files are whole and verified the daemon keeps what it
-//! has, and what it has recorded of the member is true all the time.
+//! the other members of the set, on the node that the catalog names (`scrfs/docs/protocol.md`,
+//! Fetch). No place changes, so nothing is committed: until the new files are whole and verified
+//! the daemon keeps what it has, and what it has recorded of the member is true all the time.
 //!
 //! One rebuild per member, whoever waits for it; absent members of a set are rebuilt together. Its
 //! dataset is not removed and not evicted meanwhile. Others of its set that turn out to be bad

@@ -42,7 +42,7 @@ impl Cached<'_> {
 
 /// Of datasets, newest first, the one that newer ones do not take the place of, though they may be
 /// enough: the newest that survives the loss of a node, if it is nowhere else and nothing protects
-/// those that are newer (DESIGN 5). Whoever keeps one dataset only has chosen.
+/// those that are newer. Whoever keeps one dataset only has chosen.
 pub(super) fn guard<'a>(
     mut newest_first: impl Iterator<Item = Cached<'a>>,
     settings: &Settings,
@@ -52,8 +52,8 @@ pub(super) fn guard<'a>(
     guard.filter(|guard| settings.cache_size > 1 && !guard.flushed)
 }
 
-/// Which datasets the caches keep (DESIGN 5: `SCR_CACHE_SIZE` and `SCRFS_CACHE_BYTES` count sealed
-/// datasets). Asked from the newest on; that one is always kept, and so is the guard.
+/// Which datasets the caches keep; `SCR_CACHE_SIZE` and `SCRFS_CACHE_BYTES` count sealed datasets.
+/// Asked from the newest on; that one is always kept, and so is the guard.
 #[derive(Debug, Clone)]
 pub(super) struct Kept {
     guard: Option<DatasetId>,

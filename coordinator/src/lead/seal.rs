@@ -1,6 +1,6 @@
-//! Seals, one at a time in the order of their markers: freeze, encode, commit (DESIGN 4.5, 5). A
-//! marker of a complete dataset asks for its next generation: all nodes are asked first whether
-//! there is anything to seal.
+//! Seals, one at a time in the order of their markers: freeze, encode, commit
+//! (`scrfs/docs/protocol.md`, Seal). A marker of a complete dataset asks for its next generation:
+//! all nodes are asked first whether there is anything to seal.
 //!
 //! Until the first COMPLETE any failure drops the seal on all nodes; from the first `Commit` on the
 //! dataset may be complete, so `Commit` is sent again until every node has recorded it.

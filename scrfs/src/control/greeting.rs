@@ -42,7 +42,7 @@ pub enum Role {
     Operator,
 }
 
-/// The two ways coordinators start (DESIGN 3).
+/// The two ways coordinators start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Start {
     /// No program runs: choose a dataset, rebuild, present it, remove junk.

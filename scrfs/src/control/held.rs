@@ -13,9 +13,8 @@ use crate::dataset::Entry;
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::path::RelPath;
 
-/// A directory operation in the checkpoint path; takes effect on every node (DESIGN 4.4). Paths are
-/// relative to the checkpoint path. The caller's rights were checked by the kernel where the call
-/// was made.
+/// A directory operation in the checkpoint path; takes effect on every node. Paths are relative to
+/// the checkpoint path. The caller's rights were checked by the kernel where the call was made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DirOp {
     /// mkdir(2).

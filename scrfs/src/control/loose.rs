@@ -1,5 +1,5 @@
-//! Pointer files (DESIGN 4.7): small files and symbolic links directly in the checkpoint path, the
-//! same on all nodes.
+//! Pointer files (`scrfs/docs/protocol.md`, Pointer files): small files and symbolic links directly
+//! in the checkpoint path, the same on all nodes.
 //!
 //! Each closed version has a place in the lead's order and belongs to a dataset: the newest that
 //! had begun by then.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::Protections;
 
-/// The job's settings that daemons follow; they reach them when coordinators attach (DESIGN 8, 10).
+/// The job's settings that daemons follow; they reach them when coordinators attach.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// The job's directory on the PFS, absolute.
@@ -58,7 +58,7 @@ fn enabled() -> bool {
     true
 }
 
-/// How datasets are marked and sealed (DESIGN 4.5).
+/// How datasets are marked and sealed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealRules {
     /// `SCRFS_MARKER`: names of markers beside `.complete`.
@@ -83,7 +83,7 @@ pub enum MarkerScope {
     All,
 }
 
-/// What loose files in the checkpoint path mean (DESIGN 4.7, 10).
+/// What loose files in the checkpoint path mean.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LooseRules {
     /// `SCRFS_DATASET_PATTERN`: a capturing [`crate::pattern::NamePattern`]'s text.

@@ -1,4 +1,5 @@
-//! `SCRFS_CACHE_BYTES`: how much of its file system the cache may take (DESIGN 5, 10).
+//! `SCRFS_CACHE_BYTES`: how much of its file system the cache may take (`scrfs/docs/semantics.md`,
+//! When the cache is full).
 //!
 //! What it has taken is counted by a walk over the cache directory: a file system does not tell it
 //! of a directory. Between two walks, what there is less room than at the last one counts as taken

@@ -1,5 +1,5 @@
 //! What programs here have changed in a sealed dataset, and removed from it: this node's word on
-//! its next generation (DESIGN 4.6). The journal has it, before it is done.
+//! its next generation. The journal has it, before it is done.
 
 use std::collections::HashMap;
 use std::io;

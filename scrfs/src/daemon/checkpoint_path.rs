@@ -1,4 +1,4 @@
-//! The job's checkpoint path, where it is not the one that the mount was made with (DESIGN 8).
+//! The job's checkpoint path, where it is not the one that the mount was made with.
 //!
 //! The path is recorded, and the next worker serves by it. It changes only while the node has no
 //! sealed dataset: what was made before is not sealed, and counts by the path that holds now.

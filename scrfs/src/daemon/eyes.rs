@@ -1,5 +1,5 @@
-//! What programs and monitors read in `.scrfs`, and what `user.scrfs.*` tells of a file (DESIGN
-//! 4.10).
+//! What programs and monitors read in `.scrfs`, and what `user.scrfs.*` tells of a file
+//! (`scrfs/docs/semantics.md`, Eyes).
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
 //! `filemap_0.scrinfo`: which member of which dataset is here, with its files, in the form of SCR
-//! 2013 (FORMATS 2).
+//! 2013.
 //!
 //! The filemap key, META/FILE and META/NAME are the path relative to the dataset's directory; RANK
 //! is the member's index; FILES counts the redundancy file; a member without files still has its

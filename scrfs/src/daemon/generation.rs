@@ -1,5 +1,6 @@
-//! The next generation of a sealed dataset on this node (DESIGN 4.6): begun at the first change,
-//! kept apart from the sealed bytes file by file, sealed, and put in the place of the one before.
+//! The next generation of a sealed dataset on this node (`scrfs/docs/semantics.md`, Generations):
+//! begun at the first change, kept apart from the sealed bytes file by file, sealed, and put in the
+//! place of the one before.
 //!
 //! When it begins, all sealed files that are in the tree get a second name in `dataset.<id>/aside`,
 //! which is the sealed dataset's home from then on; the tree is the working copy. Both names share

@@ -1,6 +1,6 @@
-//! Logs that stay open (DESIGN 4.6): a file to which all its writers append is sealed at the size
-//! that it has when its dataset is frozen, from a copy of its first bytes in `dataset.<id>/logs`.
-//! The program's file is not touched.
+//! Logs that stay open (`scrfs/docs/semantics.md`, Logs): a file to which all its writers append is
+//! sealed at the size that it has when its dataset is frozen, from a copy of its first bytes in
+//! `dataset.<id>/logs`. The program's file is not touched.
 //!
 //! Until COMPLETE the copy is read wherever a sealed byte of the file is wanted; a failed seal
 //! removes it with the dataset's directory. With COMPLETE the dataset's next generation has begun

@@ -1,5 +1,5 @@
-//! Pointer files (DESIGN 4.7): what programs change in the mount goes to the lead, and what the
-//! lead orders goes to storage and into the mount.
+//! Pointer files (`scrfs/docs/protocol.md`, Pointer files): what programs change in the mount goes
+//! to the lead, and what the lead orders goes to storage and into the mount.
 //!
 //! A change is sent as what the name is now, so that asking twice is asking once. What was put into
 //! the mount is remembered: only what differs from that is a program's change. A version that comes

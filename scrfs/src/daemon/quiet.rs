@@ -1,5 +1,5 @@
 //! A dataset is quiet when nobody can write its files any more, save at the end of those that
-//! programs hold open for append only (DESIGN 4.5).
+//! programs hold open for append only (`scrfs/docs/semantics.md`, The marker).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -194,7 +194,8 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
     }
 }
 
-/// DESIGN 5's words, and what the last restart left out.
+/// The words of [`crate::status::DatasetStatus`] for a dataset's state, and what the last restart
+/// left out.
 pub(super) fn state_word(dataset: &Dataset) -> &'static str {
     if dataset.failed.is_some() {
         return FAILED;

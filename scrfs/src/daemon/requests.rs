@@ -2,9 +2,9 @@
 //!
 //! Each waiter has a bound. One thread looks every 50 ms, only while anything waits, whether a
 //! waiter's process is about to die by a signal (then EINTR; what it asked for goes on), and
-//! whether its bound has passed. Without a coordinator the rules of DESIGN 4.4 hold: none ever
-//! attached, act locally at once; one is gone, wait for a successor; after one such wait was in
-//! vain, act locally at once until one attaches.
+//! whether its bound has passed. Without a coordinator these rules hold: none ever attached, act
+//! locally at once; one is gone, wait for a successor; after one such wait was in vain, act locally
+//! at once until one attaches.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Room for what programs write next (DESIGN 5).
+//! Room for what programs write next (`scrfs/docs/protocol.md`, Room).
 //!
 //! With passthrough the kernel itself tells a program that the cache is full, at once, and the
 //! daemon hears nothing of it. So room is looked at before: when a dataset begins, and every

@@ -14,7 +14,7 @@ use super::Protection;
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
 
-/// How a dataset is protected (DESIGN 6).
+/// How a dataset is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Scheme {
     /// Nothing but the member's own files (LOCAL).

@@ -1,6 +1,6 @@
-//! The life of a dataset on one node (DESIGN 5), from its first frozen file to its eviction, and
-//! where the node has its files meanwhile. Pure: [`Life::after`] takes one state and one step and
-//! gives the next state; the table of both is the first test below.
+//! The life of a dataset on one node, from its first frozen file to its eviction, and where the
+//! node has its files meanwhile. Pure: [`Life::after`] takes one state and one step and gives the
+//! next state; the table of both is the first test below.
 //!
 //! ```text
 //! being sealed --> complete --> presented --> presented and overwritten

@@ -1,6 +1,6 @@
-//! How a dataset is protected, and where it goes: what a checkpoint descriptor says (DESIGN 5, 6;
-//! manual of SCR 1.2, section 6.2). [`Protections::of`] alone decides which one a dataset has: for
-//! the lead, which lays out its sets, as for each node, which chooses its store.
+//! How a dataset is protected, and where it goes: what a checkpoint descriptor says (manual of SCR
+//! 1.2, section 6.2). [`Protections::of`] alone decides which one a dataset has: for the lead,
+//! which lays out its sets, as for each node, which chooses its store.
 
 use serde::{Deserialize, Serialize};
 

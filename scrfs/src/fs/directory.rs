@@ -1,5 +1,5 @@
 //! Directories of the checkpoint path: every change goes to the lead and takes effect on all nodes
-//! (DESIGN 4.4).
+//! (`scrfs/docs/protocol.md`, Directories).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

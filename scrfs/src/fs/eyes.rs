@@ -1,4 +1,5 @@
-//! `.scrfs` at the mount's root: small files whose text is made when they are opened (DESIGN 4.10).
+//! `.scrfs` at the mount's root: small files whose text is made when they are opened
+//! (`scrfs/docs/semantics.md`, Eyes).
 //!
 //! None of it is on the backing tree, in the inode table or in the state memory: numbers of inodes
 //! and handles say which file is meant, so a new worker goes on with them. Sizes are told as 0, as

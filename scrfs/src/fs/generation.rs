@@ -1,4 +1,5 @@
-//! The next generation of a sealed dataset, as programs make it (DESIGN 4.6).
+//! The next generation of a sealed dataset, as programs make it (`scrfs/docs/semantics.md`,
+//! Generations).
 //!
 //! Until its first change a sealed dataset is seen as its catalog has it. The first change opens
 //! its next generation on this node: the tree is the working copy then, and names of the sealed

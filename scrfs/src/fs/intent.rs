@@ -1,5 +1,5 @@
 //! Requests that a predecessor got and did not answer: decided by their intent, not repeated
-//! (DESIGN 4.9).
+//! (`scrfs/docs/mount.md`).
 //!
 //! An operation writes its intent before its first effect, under the same lock of the world in
 //! which it has checked that it may have it; the adapter takes it back when the answer is with the

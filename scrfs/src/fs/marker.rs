@@ -1,4 +1,4 @@
-//! When the marker is set (DESIGN 4.5).
+//! When the marker is set (`scrfs/docs/semantics.md`, The marker).
 //!
 //! `touch` and shells close a descriptor of the marker while another one of it is open, and only
 //! the last close can report an error; a process that dies by a signal closes all it has. So: at a

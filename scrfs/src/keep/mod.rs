@@ -1,4 +1,4 @@
-//! What outlives a worker: its descriptors and the state memory (DESIGN 4.9).
+//! What outlives a worker: its descriptors and the state memory (`scrfs/docs/mount.md`).
 //!
 //! A worker may be killed between any two instructions. What its successor needs to go on unseen is
 //! therefore never collected at the end but kept all the time, in two places:

@@ -1,6 +1,7 @@
-//! What root's daemon gives up before it serves anybody (DESIGN 9): capabilities that it does not
-//! need, gaining new ones, and system calls that a file system's daemon has no use for. A daemon of
-//! another user has none of root's to give up, and needs fusermount3, which gains some.
+//! What root's daemon gives up before it serves anybody (`scrfs/docs/security.md`): capabilities
+//! that it does not need, gaining new ones, and system calls that a file system's daemon has no use
+//! for. A daemon of another user has none of root's to give up, and needs fusermount3, which gains
+//! some.
 
 use std::collections::{BTreeMap, HashSet};
 

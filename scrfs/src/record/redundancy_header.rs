@@ -1,9 +1,9 @@
 //! The header of a redundancy file, the payload of which follows it; and the file's name.
 //!
-//! XOR's are SCR's (FORMATS 4). SCR 1.x has no Reed-Solomon: its files have the same header, with
-//! the number of parities as redset names it, and `.rs` in the name. A partner's copy has the same
-//! header too, without a chunk, and `.partner` in the name; its payload is the files of `PARTNER`,
-//! end to end, as in redset's. (SCR 1.x keeps these files apart, under their own names.)
+//! XOR's are SCR's. SCR 1.x has no Reed-Solomon: its files have the same header, with the number of
+//! parities as redset names it, and `.rs` in the name. A partner's copy has the same header too,
+//! without a chunk, and `.partner` in the name; its payload is the files of `PARTNER`, end to end,
+//! as in redset's. (SCR 1.x keeps these files apart, under their own names.)
 
 use std::fmt;
 

@@ -5,9 +5,9 @@
 //! members `r` with data in the column, of their parts times the coefficient of (`i`, `r`). XOR is
 //! `k` = 1 with all coefficients 1.
 //!
-//! The coefficients of Reed-Solomon are redset's (FORMATS 5): the Vandermonde matrix whose row `x`
-//! is 1, x, x^2 and so on, for `x` from 0 to `n + k - 1`, multiplied with the inverse of its first
-//! `n` rows. These become the unit matrix; row `n + i` becomes what parity `i` is made of, which is
+//! The coefficients of Reed-Solomon are redset's: the Vandermonde matrix whose row `x` is 1, x, x^2
+//! and so on, for `x` from 0 to `n + k - 1`, multiplied with the inverse of its first `n` rows.
+//! These become the unit matrix; row `n + i` becomes what parity `i` is made of, which is
 //! Lagrange's polynomials of the points 0 to `n - 1` at the point `n + i`. Any square part of those
 //! rows has an inverse, so any `k` parts of a column can be lost.
 

@@ -1,5 +1,5 @@
-//! Arithmetic in GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11D), as in redset
-//! (FORMATS 5). Addition is XOR.
+//! Arithmetic in GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11D), as in redset.
+//! Addition is XOR.
 
 /// What is left of x^8 when it is reduced.
 pub(super) const REDUCED: u8 = 0x1d;

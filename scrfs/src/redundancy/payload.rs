@@ -9,8 +9,7 @@ use super::{Scheme, left};
 pub enum Payloads {
     /// There are none: SINGLE, and a set of one.
     None,
-    /// PARTNER: a copy of the left neighbour's logical file, without padding. The bytes of redset
-    /// (FORMATS 5).
+    /// PARTNER: a copy of the left neighbour's logical file, without padding. The bytes of redset.
     Copies {
         /// Bytes of each member's logical file.
         lengths: Vec<u64>,

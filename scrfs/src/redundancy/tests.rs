@@ -175,7 +175,7 @@ fn matrix(n: usize, k: usize) -> Vec<Vec<u8>> {
     rows.split_off(n)
 }
 
-/// The definition (FORMATS 4 and 5), byte by byte.
+/// The definition of SCR (XOR) and of redset (Reed-Solomon), byte by byte.
 fn parity_by_definition(scheme: Scheme, members: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
     let (n, k) = (members.len(), scheme.parities(members.len()));
     let rows = if scheme == Scheme::Xor { vec![vec![1; n]] } else { matrix(n, k) };

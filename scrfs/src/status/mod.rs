@@ -142,7 +142,7 @@ pub struct DatasetStatus {
     pub id: u64,
     /// Its directory's name.
     pub name: String,
-    /// DESIGN 5: open, sealing, encoding, protected, flushing, flushed, failed; sealed
+    /// Its state in a word: open, sealing, encoding, protected, flushing, flushed, failed; sealed
     /// ([`SEALED`]): complete, and nothing protects it; hidden: complete, and the last restart did
     /// not present it.
     pub state: String,

@@ -1,5 +1,5 @@
 //! Opening, making, moving and removing below a directory that paths cannot leave: no symbolic link
-//! is followed, whoever put it there (DESIGN 9), and what is mounted below it is not asked.
+//! is followed, whoever put it there, and what is mounted below it is not asked.
 
 use std::ffi::OsStr;
 use std::io;

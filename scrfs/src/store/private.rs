@@ -1,4 +1,5 @@
-//! Directories of one's own in places that others can write to, such as /dev/shm (DESIGN 9).
+//! Directories of one's own in places that others can write to, such as /dev/shm
+//! (`scrfs/docs/security.md`, Directories).
 //!
 //! `<base>/<name>` belongs to whoever makes it first. If that is somebody else, ours is
 //! `<base>/<name>.<16 digits>`, which nobody can guess; it is found again because nobody else can

@@ -1,4 +1,4 @@
-//! Workers die, and programs see nothing (DESIGN 4.9).
+//! Workers die, and programs see nothing (`scrfs/docs/mount.md`).
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

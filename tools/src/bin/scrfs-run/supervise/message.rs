@@ -75,7 +75,7 @@ pub(crate) enum SaveError {
     Crashed,
 }
 
-/// How coordinators start (DESIGN 3).
+/// How coordinators start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
     /// No program runs: choose a dataset and present it.
