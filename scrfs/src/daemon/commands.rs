@@ -10,9 +10,10 @@ use std::sync::Arc;
 use crate::control::{Command, Event, Severity};
 use crate::dataset::lifecycle::Step;
 use crate::faults;
-use crate::ids::{DatasetId, RequestId};
+use crate::ids::DatasetId;
 use crate::status::FlushFailure;
 
+use super::core::desk::Input;
 use super::node::Node;
 use super::priority::is_waited_for;
 use super::promise::Settling;
@@ -71,11 +72,11 @@ impl Node {
             Command::MarkersEnd { name, requests, outcome } => {
                 self.markers_end(link, name, requests, outcome);
             }
-            Command::Fetched { request, errno: 0 } => self.answer_fetch(request, 0),
+            Command::Fetched { request, errno: 0 } => self.at_desk(Input::Fetched(request, 0)),
             // After what was to be recorded of the failure: the program's death may end the
             // coordinators.
             Command::Fetched { request, errno } => {
-                self.in_records(link, move |node| node.answer_fetch(request, errno));
+                self.in_records(link, move |node| node.at_desk(Input::Fetched(request, errno)));
             }
             Command::LooseInventory => self.in_records(link, Self::send_loose_inventory),
             Command::ReadLoose(stamp) => self.in_records(link, move |node| node.send_loose(stamp)),
@@ -126,13 +127,6 @@ impl Node {
                     with_link(&me, link, |node| node.copy_from_prefix(request, &file, &directory));
                 });
             }
-        }
-    }
-
-    fn answer_fetch(&self, request: RequestId, errno: i32) {
-        let waiters = self.state.lock().waiting.take_fetch(request);
-        for waiter in waiters {
-            waiter.answer(errno);
         }
     }
 

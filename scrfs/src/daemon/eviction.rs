@@ -40,7 +40,7 @@ impl Node {
     pub(super) fn remove_dataset(&self, id: DatasetId) {
         let (name, epoch, is_overwritten, is_everywhere, going) = {
             let state = self.state.lock();
-            let is_everywhere = state.attached.is_some() && !state.local;
+            let is_everywhere = state.attached.is_some();
             let Some(dataset) = state.table.datasets.get(&id) else { return };
             let hidden = |other: &&Dataset| other.life.is_hidden() && other.name == dataset.name;
             let mut going: Vec<DatasetId> = state.present().filter(hidden).map(|other| other.id).collect();

@@ -17,13 +17,13 @@ use crate::control::{Event, LooseRules, Reason};
 use crate::faults;
 use crate::ids::RequestId;
 
+use super::core::desk::Input;
+use super::core::waiting::Wanted;
 use super::loose_store::LooseStore;
 use super::node::Node;
 use super::state::State;
-use super::waiting::Wanted;
 use crate::boundary::{Completion, Look};
 use crate::caller::Caller;
-use crate::errno::Errno;
 
 /// Names that are told to stay on this node.
 const STAYING_TOLD: usize = 64;
@@ -130,19 +130,7 @@ impl Node {
         if entries.is_empty() {
             return done(Ok(()));
         }
-        let mut state = self.state.lock();
-        if state.stopping {
-            drop(state);
-            self.forget_pending(request);
-            return done(Err(Errno(libc::EIO)));
-        }
-        let alone = self.wait_for(&mut state, request, Wanted::Loose(entries), caller, done);
-        drop(state);
-        if let Some(done) = alone {
-            // The next coordinator that attaches is told.
-            self.forget_pending(request);
-            done(Ok(()));
-        }
+        self.ask(request, Wanted::Loose(entries), caller, done);
     }
 
     pub(super) fn forget_pending(&self, request: RequestId) {
@@ -176,7 +164,7 @@ impl Node {
         let mut loose = self.loose.lock();
         {
             let state = self.state.lock();
-            loose.pending = state.waiting.loose_names().collect();
+            loose.pending = state.desk.waiting().loose_names().collect();
         }
         names.extend(loose.store.names().map(<[u8]>::to_vec));
         names.retain(|name| !loose.pending.contains_key(name));
@@ -345,13 +333,7 @@ impl Node {
     pub(super) fn finish_loose(&self, results: &[(RequestId, i32)]) {
         for &(request, errno) in results {
             self.forget_pending(request);
-            let waiter = {
-                let mut state = self.state.lock();
-                state.waiting.take(request).filter(|waiter| matches!(waiter.wanted, Wanted::Loose(_)))
-            };
-            if let Some(waiter) = waiter {
-                waiter.answer(errno);
-            }
+            self.at_desk(Input::Loose(request, errno));
         }
         // Other nodes' versions that had to wait for the outcome, where that brought none.
         if !self.loose.lock().store.late().is_empty() {

@@ -8,7 +8,7 @@
 //! * `state`, `disk`: what the node knows, and how that is kept on storage; its forms are
 //!   [`crate::record::catalog_file`] and `filemap`; `journal` is the cheap record of new files,
 //!   `cache` where bytes are.
-//! * `waiting` and `requests`: programs that wait for an answer; `rounds`: directory operations;
+//! * `core/desk` and `requests`: programs that wait for an answer; `rounds`: directory operations;
 //!   `seal`: freeze, commit, drop; `quiet`: the wait for writers; `promise`: how markers end;
 //!   `logs`: what stays open meanwhile; `links`: files of several names; `late`: files that a
 //!   marker came too early for.
@@ -36,6 +36,7 @@ mod changes;
 mod checkpoint_path;
 mod commands;
 mod copies;
+mod core;
 pub(crate) mod disk;
 mod events;
 mod eviction;
@@ -69,7 +70,6 @@ mod shortage;
 mod state;
 mod stores;
 mod transfers;
-mod waiting;
 mod whereabouts;
 mod wishes;
 

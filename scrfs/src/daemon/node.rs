@@ -22,6 +22,7 @@ use crate::stores::{PRIMARY, Stores};
 use super::bound::{Bound, bound_of};
 use super::cache::Cache;
 use super::copies::Arriving;
+use super::core::desk::{Desk, Input};
 use super::disk::Disk;
 use super::events::Events;
 use super::generation::Generations;
@@ -34,7 +35,6 @@ use super::rounds::Rounds;
 use super::service::ended_job;
 use super::state::{Origin, State};
 use super::stores::CacheStore;
-use super::waiting::Waiting;
 use super::wishes::Wishes;
 use crate::boundary::MountedTree;
 
@@ -236,18 +236,15 @@ impl Node {
         let ended = if config.is_new { Some(loaded.table.epoch) } else { ended_job(store) };
         let state = State {
             former_epoch: loaded.table.epoch,
-            was_attached: loaded.table.epoch > Epoch(0),
+            desk: Desk::new(loaded.table.epoch > Epoch(0)),
             table: loaded.table,
             attached: None,
             settings,
             identity: None,
-            local: false,
-            lost_at: None,
             ended,
             freezing: std::collections::HashMap::new(),
             seals: std::collections::HashMap::new(),
             wishes: Wishes::default(),
-            waiting: Waiting::default(),
             advice,
             askers: super::eyes::Askers::default(),
             shortage: super::room::Shortage::default(),
@@ -314,9 +311,9 @@ impl Node {
         self.settle_all();
         let (frozen, listed, going) = {
             let mut state = self.state.lock();
-            if state.was_attached {
+            if state.desk.was_attached() {
                 // A successor gets its time, also after this worker's start.
-                state.lost_at = Some(self.now());
+                drop(self.desk_step(&mut state, Input::Gone));
             }
             let mut frozen: Vec<Vec<u8>> = state.table.background.keys().cloned().collect();
             let (mut listed, mut going) = (Vec::new(), Vec::new());
@@ -361,13 +358,14 @@ impl Node {
     /// work is done.
     pub fn stop(&self) {
         self.priority.detached();
-        let (attached, waiters) = {
+        let (attached, effects) = {
             let mut state = self.state.lock();
             state.stopping = true;
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }
-            (state.attached.take(), state.waiting.take_all())
+            let effects = self.desk_step(&mut state, Input::Stops);
+            (state.attached.take(), effects)
         };
         self.wake.notify_all();
         if let Some(mut server) = self.server.lock().take() {
@@ -377,9 +375,7 @@ impl Node {
             attached.transfers.iter().for_each(crate::transfer::Monitor::cancel);
             attached.link.close();
         }
-        for waiter in waiters {
-            waiter.answer(libc::EIO);
-        }
+        self.carry_out_effects(effects);
         let lanes = &self.lanes;
         for lane in [
             &lanes.transfers,

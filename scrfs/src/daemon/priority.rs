@@ -11,9 +11,9 @@ use crate::priority::threads::Threads;
 use crate::priority::{LINGER, Wait, due};
 use crate::status::PriorityStatus;
 
+use super::core::waiting::Wanted;
 use super::node::Node;
 use super::state::State;
-use super::waiting::Wanted;
 
 /// Of this node's processes. Its lock is taken last, and nothing is waited for under it save system
 /// calls.
@@ -258,7 +258,7 @@ pub(super) fn is_asked_for(request: &DataRequest, state: &State) -> bool {
 
 /// All that makes this node urgent.
 fn waits(state: &State, ordered: Instant) -> Vec<(Wait, Instant)> {
-    let waiters = state.waiting.waiters.values().map(|waiter| {
+    let waiters = state.desk.waiting().iter().map(|waiter| {
         let wait = match &waiter.wanted {
             Wanted::Marker(_) => Wait::Marker,
             Wanted::Directory(_) | Wanted::Loose(_) => Wait::Directory,

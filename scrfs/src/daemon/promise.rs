@@ -8,6 +8,7 @@ use crate::control::MarkerOutcome;
 use crate::faults;
 use crate::ids::{DatasetId, RequestId};
 
+use super::core::desk::{Effect, Input};
 use super::node::Node;
 
 /// What dropping a seal means for the markers that asked for it.
@@ -37,14 +38,13 @@ impl Node {
         if let Err(error) = faults::hit("seal.promised") {
             self.events.error(Some(id), &error.to_string());
         }
-        let waiters = self.state.lock().waiting.take_unhurried(&name, id, background);
-        if !waiters.is_empty() {
+        let answers =
+            self.desk_step(&mut self.state.lock(), Input::Frozen { name: name.clone(), id, background });
+        if !answers.is_empty() {
             let shown = String::from_utf8_lossy(&name).into_owned();
             self.events.info(Some(id), &format!("{shown}: all nodes are frozen, its marker's close returns"));
         }
-        for waiter in waiters {
-            waiter.answer(0);
-        }
+        self.carry_out_effects(answers);
     }
 
     /// The lead has decided on markers of `name` that were set here. What follows on a seal is done
@@ -60,11 +60,11 @@ impl Node {
         let shown = String::from_utf8_lossy(&name).into_owned();
         let (errno, reason) = match outcome {
             MarkerOutcome::Sealed(id) => {
-                return self.in_records(link, move |node| node.markers_sealed(id, &name, &requests));
+                return self.in_records(link, move |node| node.markers_sealed(id, &name, requests));
             }
             MarkerOutcome::NotSealed(_) => {
                 // Dropping the seal gave up what was owed.
-                self.end_markers(&requests, libc::EIO);
+                self.end_markers(requests, libc::EIO);
                 return;
             }
             MarkerOutcome::Refused(reason) => {
@@ -77,7 +77,7 @@ impl Node {
                 (0, reason)
             }
         };
-        if self.end_markers(&requests, errno) {
+        if self.end_markers(requests, errno) {
             self.in_records(link, move |node| {
                 // One in doubt may be complete on another node: what is in it stays as it is.
                 if !node.state.lock().is_in_doubt(&name) {
@@ -88,15 +88,14 @@ impl Node {
     }
 
     /// Answers programs; true when a seal that was owed has ended with their markers.
-    fn end_markers(&self, requests: &[RequestId], errno: i32) -> bool {
-        let (waiters, owed) = self.state.lock().waiting.end_markers(requests);
-        for waiter in waiters {
-            waiter.answer(errno);
-        }
+    fn end_markers(&self, requests: Vec<RequestId>, errno: i32) -> bool {
+        let effects = self.desk_step(&mut self.state.lock(), Input::Markers(requests, errno));
+        let owed = effects.iter().any(|effect| matches!(effect, Effect::OwedEnded));
+        self.carry_out_effects(effects);
         owed
     }
 
-    fn markers_sealed(&self, id: DatasetId, name: &[u8], requests: &[RequestId]) {
+    fn markers_sealed(&self, id: DatasetId, name: &[u8], requests: Vec<RequestId>) {
         let owed = self.end_markers(requests, 0);
         // A seal that was owed was asked for again, and no node had anything left to seal.
         if owed && self.state.lock().table.background.contains_key(name) {

@@ -113,7 +113,7 @@ impl Node {
     /// A writer that is the process whose marker waits here, or an ancestor of it: it would wait
     /// for itself.
     fn own_writer<'a>(&self, name: &[u8], writers: &'a [Writer]) -> Option<&'a Writer> {
-        let tids = self.state.lock().waiting.marker_callers(name);
+        let tids = self.state.lock().desk.waiting().marker_callers(name);
         if tids.is_empty() {
             return None;
         }

@@ -63,7 +63,7 @@ impl Node {
                 hosts: attached.greeting.hosts.clone(),
                 pid: attached.pid,
             }),
-            was_attached: state.was_attached,
+            was_attached: state.desk.was_attached(),
             awaited: state.awaits(),
             job_ended: state.job_has_ended(),
             supervisor_stopped,
@@ -79,7 +79,7 @@ impl Node {
             unsaved: state.losses.list(),
             on_pfs,
             more_open,
-            waiting: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX),
+            waiting: u32::try_from(state.desk.waiting().len()).unwrap_or(u32::MAX),
         }
     }
 

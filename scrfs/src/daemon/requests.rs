@@ -1,10 +1,9 @@
-//! Programs that wait for an answer that needs other nodes.
+//! Programs that wait for an answer that needs other nodes: what [`super::core::desk`] decides is
+//! carried out here.
 //!
-//! Each waiter has a bound. One thread looks every 50 ms, only while anything waits, whether a
-//! waiter's process is about to die by a signal (then EINTR; what it asked for goes on), and
-//! whether its bound has passed. Without a coordinator these rules hold: none ever attached, act
-//! locally at once; one is gone, wait for a successor; after one such wait was in vain, act locally
-//! at once until one attaches.
+//! One thread looks every 50 ms, only while anything waits, whether a waiter's process is about to
+//! die by a signal (then EINTR; what it asked for goes on), and tells the desk that time has
+//! passed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +13,12 @@ use crate::ids::{DatasetId, RequestId};
 use crate::lock::MutexGuard;
 use crate::path::RelPath;
 
+use super::core::desk::{Effect, Input, Lead, Terms};
+use super::core::waiting::{DIRECTORY_MAX, Marker, Waiter, Wanted};
 use super::node::{Node, never_voted};
 use super::promise::Settling;
 use super::room::LOOK;
 use super::state::State;
-use super::waiting::{DIRECTORY_MAX, Marker, Waiter, Wanted, attached_bound};
 use crate::boundary::{Completion, Eye, GlobalRequests, IoRecord, Marking};
 use crate::caller;
 use crate::caller::Caller;
@@ -26,51 +26,107 @@ use crate::errno::Errno;
 
 /// How often callers are looked at while any waits.
 const TICK: Duration = Duration::from_millis(50);
-/// A marker while its seal, or one before it, goes on.
-const MARKER_MAX: Duration = Duration::from_hours(1);
-/// How much a bound moves while there is progress.
-const EXTENSION: Duration = Duration::from_secs(5);
 
 impl Node {
-    /// Puts a request into the waiting table and asks the lead; gives `done` back when there is no
-    /// lead to ask.
-    pub(super) fn wait_for(
-        &self,
-        state: &mut State,
-        request: RequestId,
-        wanted: Wanted,
-        caller: Caller,
-        done: Completion,
-    ) -> Option<Completion> {
-        if state.attached.is_none() && (!state.was_attached || state.local) {
-            return Some(done);
-        }
-        let now = self.now();
-        let bound = if state.attached.is_some() {
-            attached_bound(&wanted, state.seal_timeout())
-        } else {
-            self.coordinator_wait(state)
+    /// Gives the desk an input, and asks the lead for what it wants. The other effects are to be
+    /// carried out ([`Node::carry_out_effects`]) when the state's lock is let go.
+    pub(super) fn desk_step(&self, state: &mut State, input: Input) -> Vec<Effect> {
+        let lead = match &state.attached {
+            None => Lead::Nobody,
+            Some(attached) if attached.served => Lead::Serves,
+            Some(_) => Lead::Settles,
         };
-        let waiter = Waiter { request, wanted, caller, done, since: now, deadline: now + bound };
-        if let Some(event) = state.waiting.begins(waiter) {
-            state.send_request(event);
+        let coordinator_wait = self.coordinator_wait(state);
+        let terms = Terms { now: self.now(), lead, coordinator_wait, seal_timeout: state.seal_timeout() };
+        let mut others = Vec::new();
+        for effect in state.desk.step(&terms, input) {
+            match effect {
+                Effect::Ask(event) => state.send_request(event),
+                other => others.push(other),
+            }
         }
+        others
+    }
+
+    /// Gives the desk an input, and does what follows. Not to be called with a lock held.
+    pub(super) fn at_desk(&self, input: Input) {
+        let effects = self.desk_step(&mut self.state.lock(), input);
+        self.carry_out_effects(effects);
+    }
+
+    /// A program asks for something; answered with EIO where the daemon ends.
+    pub(super) fn ask(&self, request: RequestId, wanted: Wanted, caller: Caller, done: Completion) {
+        let now = self.now();
+        let waiter = Waiter { request, wanted, caller, done, since: now, deadline: now };
+        let effects = {
+            let mut state = self.state.lock();
+            if state.stopping {
+                vec![Effect::Answer(waiter, libc::EIO)]
+            } else {
+                self.desk_step(&mut state, Input::Asks(waiter))
+            }
+        };
         self.wake.notify_all();
-        None
+        self.carry_out_effects(effects);
+    }
+
+    /// Not to be called with a lock held: programs' answers take others.
+    pub(super) fn carry_out_effects(&self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Ask(event) => self.state.lock().send_request(event),
+                Effect::Answer(waiter, errno) => waiter.answer(errno),
+                Effect::Alone(waiter) => self.do_alone(waiter),
+                Effect::TimedOut { waiter, led } => self.timed_out(waiter, led),
+                Effect::Isolated(wait) => self.events.warning(
+                    None,
+                    &format!("no coordinator came within {wait:?}: directory operations act on this node alone from now on"),
+                ),
+                Effect::NoSuccessor => self.successor_did_not_come(),
+                Effect::OwedEnded => {}
+            }
+        }
+    }
+
+    /// There is no lead to ask.
+    fn do_alone(&self, waiter: Waiter) {
+        match waiter.wanted {
+            Wanted::Directory(op) => self.act_alone(op, waiter.request, waiter.done),
+            Wanted::Marker(Marker { name, base, .. }) => {
+                if !base.is_some_and(|id| self.is_changed(&name, id)) && self.is_sealed_alone(&name) {
+                    return (waiter.done)(Ok(()));
+                }
+                let shown = String::from_utf8_lossy(&name);
+                let text = format!("{shown}: not sealed, no coordinator; nothing protects it");
+                self.events.error(None, &text);
+                (waiter.done)(Err(Errno(libc::EIO)));
+            }
+            Wanted::Fetch(SealedFile { id, path }) => {
+                let text = format!("{path} is on another node, and there is no coordinator to bring it");
+                self.events.error(Some(id), &text);
+                (waiter.done)(Err(Errno(libc::EIO)));
+            }
+            Wanted::Loose(_) => {
+                // The next coordinator that attaches is told.
+                self.forget_pending(waiter.request);
+                (waiter.done)(Ok(()));
+            }
+        }
     }
 
     /// Sends what waits, again (Serve).
     pub(super) fn send_waiting(&self) {
         let mut state = self.state.lock();
-        let State { waiting, table, .. } = &mut *state;
-        let promised = waiting.owe(table.background.keys(), || self.next_request());
-        let events = waiting.events();
-        let overwritten = table
+        let owed = state.table.background.keys().map(|name| (self.next_request(), name.clone())).collect();
+        // Nothing but questions follows.
+        drop(self.desk_step(&mut state, Input::Serves(owed)));
+        let overwritten = state
+            .table
             .datasets
             .values()
             .filter(|dataset| dataset.life.is_overwritten() && dataset.life.is_listed());
         let overwritten: Vec<Event> = overwritten.map(|dataset| Event::Overwritten(dataset.id)).collect();
-        for event in promised.into_iter().chain(events).chain(overwritten) {
+        for event in overwritten {
             state.send_request(event);
         }
     }
@@ -82,7 +138,7 @@ impl Node {
         while !state.stopping {
             let until_look = self.look_now_and_then(&mut state, &mut looked);
             let until_look = self.ease(&state).map_or(until_look, |raised| until_look.min(raised));
-            if state.waiting.waiters.is_empty() && state.lost_at.is_none() {
+            if state.desk.is_idle() {
                 self.wake.wait_for(&mut state, until_look);
                 continue;
             }
@@ -103,104 +159,50 @@ impl Node {
     /// Ends the waits of those who die, and those whose bound has passed.
     fn look_at_waiters(&self, state: &mut MutexGuard<'_, State>) {
         let callers: Vec<_> = state
-            .waiting
-            .waiters
-            .values()
+            .desk
+            .waiting()
+            .iter()
             .filter(|waiter| waiter.caller.tid != 0)
             .map(|waiter| (waiter.request, waiter.caller.tid))
             .collect();
-        MutexGuard::unlocked(state, || self.interrupt_dying(callers));
-        let expired = self.expired(state);
-        let given_up = state.attached.is_none()
-            && state
-                .lost_at
-                .is_some_and(|lost| self.now().duration_since(lost) >= self.coordinator_wait(state));
-        if given_up {
-            state.lost_at = None;
-        }
         MutexGuard::unlocked(state, || {
-            if given_up {
-                self.successor_did_not_come();
+            let dying = callers.into_iter().filter(|(_, tid)| caller::is_dying(*tid));
+            let dying: Vec<RequestId> = dying.map(|(request, _)| request).collect();
+            if !dying.is_empty() {
+                self.at_desk(Input::Die(dying));
             }
-            self.answer_expired(expired);
         });
-    }
-
-    fn interrupt_dying(&self, callers: Vec<(RequestId, u32)>) {
-        for (request, tid) in callers {
-            if !caller::is_dying(tid) {
-                continue;
-            }
-            // The lock is let go before the answer, which takes others.
-            let waiter = self.state.lock().waiting.take(request);
-            if let Some(waiter) = waiter {
-                waiter.answer(libc::EINTR);
-            }
+        let progress =
+            !state.freezing.is_empty() || state.present().any(|dataset| !dataset.life.is_settled());
+        let effects = self.desk_step(state, Input::Look { progress });
+        if !effects.is_empty() {
+            MutexGuard::unlocked(state, || self.carry_out_effects(effects));
         }
     }
 
-    /// Takes those whose bound has passed, or moves the bound where there is progress.
-    fn expired(&self, state: &mut State) -> Vec<Waiter> {
-        let now = self.now();
-        let busy = !state.served()
-            || !state.freezing.is_empty()
-            || state.present().any(|dataset| !dataset.life.is_settled());
-        let attached = state.attached.is_some();
-        let mut over = Vec::new();
-        for waiter in state.waiting.waiters.values_mut().filter(|waiter| waiter.deadline <= now) {
-            let goes_on = attached && busy && matches!(waiter.wanted, Wanted::Marker(_));
-            if goes_on && now < waiter.since + MARKER_MAX {
-                waiter.deadline = now + EXTENSION;
-            } else {
-                over.push(waiter.request);
+    /// A program has waited for as long as it may; `led`: while a coordinator was attached.
+    fn timed_out(&self, waiter: Waiter, led: bool) {
+        match waiter.wanted.clone() {
+            Wanted::Directory(op) if !led => self.act_alone(op, waiter.request, waiter.done),
+            Wanted::Directory(op) => {
+                self.events.error(None, &format!("{op:?} had no answer within {DIRECTORY_MAX:?}"));
+                waiter.answer(libc::EIO);
             }
-        }
-        if !over.is_empty() && !attached && !state.local {
-            state.local = true;
-            let wait = self.coordinator_wait(state);
-            // Everyone else need not wait for what did not come.
-            over = state.waiting.waiters.keys().copied().collect();
-            self.events.warning(
-                None,
-                &format!("no coordinator came within {wait:?}: directory operations act on this node alone from now on"),
-            );
-        }
-        let taken: Vec<_> = over.into_iter().filter_map(|request| state.waiting.take(request)).collect();
-        if !taken.is_empty() && !attached {
-            state.waiting.forget_fetches();
-        }
-        taken
-    }
-
-    fn answer_expired(&self, expired: Vec<Waiter>) {
-        for waiter in expired {
-            let attached = self.state.lock().attached.is_some();
-            match waiter.wanted.clone() {
-                Wanted::Directory(op) if !attached => self.act_alone(op, waiter.request, waiter.done),
-                Wanted::Directory(op) => {
-                    self.events.error(None, &format!("{op:?} had no answer within {DIRECTORY_MAX:?}"));
-                    waiter.answer(libc::EIO);
-                }
-                Wanted::Marker(marker) => {
-                    let (id, text) = self.why_no_seal(&marker.name);
-                    self.events.error(id, &text);
-                    waiter.answer(libc::EIO);
-                }
-                Wanted::Loose(_) if !attached => {
-                    // The next coordinator that attaches is told.
-                    self.forget_pending(waiter.request);
-                    waiter.answer(0);
-                }
-                Wanted::Loose(_) => {
-                    self.forget_pending(waiter.request);
-                    self.events.error(None, &format!("pointer files had no answer within {DIRECTORY_MAX:?}"));
-                    waiter.answer(libc::EIO);
-                }
-                Wanted::Fetch(file) => {
-                    let text = format!("{} is on another node and was not brought here in time", file.path);
-                    self.events.error(Some(file.id), &text);
-                    waiter.answer(libc::EIO);
-                }
+            Wanted::Marker(marker) => {
+                let (id, text) = self.why_no_seal(&marker.name);
+                self.events.error(id, &text);
+                waiter.answer(libc::EIO);
+            }
+            Wanted::Loose(_) if !led => self.do_alone(waiter),
+            Wanted::Loose(_) => {
+                self.forget_pending(waiter.request);
+                self.events.error(None, &format!("pointer files had no answer within {DIRECTORY_MAX:?}"));
+                waiter.answer(libc::EIO);
+            }
+            Wanted::Fetch(file) => {
+                let text = format!("{} is on another node and was not brought here in time", file.path);
+                self.events.error(Some(file.id), &text);
+                waiter.answer(libc::EIO);
             }
         }
     }
@@ -262,22 +264,10 @@ impl GlobalRequests for Node {
 
     fn directory(&self, request: RequestId, op: DirOp, caller: Caller, done: Completion) {
         self.hurry();
-        let mut state = self.state.lock();
-        if state.stopping {
-            drop(state);
-            return done(Err(Errno(libc::EIO)));
-        }
-        let wanted = Wanted::Directory(op.clone());
-        let alone = self.wait_for(&mut state, request, wanted, caller, done);
+        self.ask(request, Wanted::Directory(op), caller, done);
         // Asked again, it may have been decided before it waited here.
-        let decision = self.tree.decision(request);
-        let waiter = decision.and_then(|errno| Some((state.waiting.take(request)?, errno)));
-        drop(state);
-        if let Some((waiter, errno)) = waiter {
-            waiter.answer(errno);
-        }
-        if let Some(done) = alone {
-            self.act_alone(op, request, done);
+        if let Some(errno) = self.tree.decision(request) {
+            self.at_desk(Input::Directory(request, errno));
         }
     }
 
@@ -286,21 +276,8 @@ impl GlobalRequests for Node {
         // Set on a sealed dataset it asks for the next generation, if any node has changed
         // anything: the lead finds out.
         let base = self.marker_base(name);
-        let mut state = self.state.lock();
-        if state.stopping {
-            drop(state);
-            return done(Err(Errno(libc::EIO)));
-        }
         let wanted = Wanted::Marker(Marker { name: name.to_vec(), base, marking });
-        let alone = self.wait_for(&mut state, self.next_request(), wanted, caller, done);
-        drop(state);
-        let Some(done) = alone else { return };
-        if !base.is_some_and(|id| self.is_changed(name, id)) && self.is_sealed_alone(name) {
-            return done(Ok(()));
-        }
-        let shown = String::from_utf8_lossy(name);
-        self.events.error(None, &format!("{shown}: not sealed, no coordinator; nothing protects it"));
-        done(Err(Errno(libc::EIO)));
+        self.ask(self.next_request(), wanted, caller, done);
     }
 
     fn invalid(&self, name: &[u8]) {
@@ -310,21 +287,7 @@ impl GlobalRequests for Node {
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion) {
         self.hurry();
         let file = SealedFile { id, path: path.clone() };
-        let mut state = self.state.lock();
-        if state.stopping {
-            drop(state);
-            return done(Err(Errno(libc::EIO)));
-        }
-        let request = self.next_request();
-        let alone = self.wait_for(&mut state, request, Wanted::Fetch(file), caller, done);
-        drop(state);
-        if let Some(done) = alone {
-            self.events.error(
-                Some(id),
-                &format!("{path} is on another node, and there is no coordinator to bring it"),
-            );
-            done(Err(Errno(libc::EIO)));
-        }
+        self.ask(self.next_request(), Wanted::Fetch(file), caller, done);
     }
 
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {

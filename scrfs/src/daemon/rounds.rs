@@ -22,9 +22,9 @@ use crate::path::RelPath;
 use crate::store::log::Log;
 use crate::store::{Store, StoreError};
 
+use super::core::desk::Input;
 use super::node::Node;
 use super::shortage;
-use super::waiting::Wanted;
 use crate::boundary::Completion;
 use crate::errno::Errno;
 
@@ -204,7 +204,7 @@ impl Node {
             self.tell_failure(op, errno);
             return errno;
         }
-        let asked = self.state.lock().waiting.waiters.contains_key(&request);
+        let asked = self.state.lock().desk.waiting().has(request);
         if asked {
             rounds.asked.insert(request);
         }
@@ -330,19 +330,12 @@ impl Node {
         }
         for &(request, errno) in results {
             let asked = self.rounds.lock().asked.remove(&request);
-            let waiter = {
-                let mut state = self.state.lock();
-                let waiter = state.waiting.take(request);
-                // A request of another kind cannot be finished by a round.
-                waiter.filter(|waiter| matches!(waiter.wanted, Wanted::Directory(_)))
-            };
+            let answers = self.desk_step(&mut self.state.lock(), Input::Directory(request, errno));
             // It was applied here, and its program hears something else, or nothing.
-            if asked && (errno != 0 || waiter.is_none()) {
+            if asked && (errno != 0 || answers.is_empty()) {
                 self.tree.names_changed();
             }
-            if let Some(waiter) = waiter {
-                waiter.answer(errno);
-            }
+            self.carry_out_effects(answers);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::store::Store;
 use crate::transfer::user::Identity;
 
 use super::bound::bound_of;
+use super::core::desk::Input;
 use super::node::Node;
 use super::shortage;
 use super::state::Attached;
@@ -89,9 +90,6 @@ impl Service for Node {
                 return Err(Refusal { reason: "the daemon ends".into(), highest, lasting: false });
             }
             state.former_epoch = highest;
-            state.was_attached = true;
-            state.local = false;
-            state.lost_at = None;
             state.settings = Some(greeting.settings.clone());
             state.identity = Some(identity);
             self.tree.attached();
@@ -102,12 +100,12 @@ impl Service for Node {
             }
             self.tree.follow(&greeting.settings);
             self.follow_bound(bound_of(&self.config, Some(&greeting.settings)));
-            let seal_timeout = state.seal_timeout();
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }
             state.seals.clear();
-            state.waiting.restart_clocks(self.now(), seal_timeout);
+            // Nothing follows: it is asked when it serves.
+            drop(self.desk_step(&mut state, Input::Attached));
             state.attached.replace(Attached {
                 link: link.clone(),
                 greeting,
@@ -139,10 +137,8 @@ impl Service for Node {
             if state.attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
                 return;
             }
-            let now = self.now();
-            state.lost_at = Some(now);
-            let wait = self.coordinator_wait(&state);
-            state.waiting.bound_all(now + wait);
+            // Nothing follows at once.
+            drop(self.desk_step(&mut state, Input::Gone));
             for freezing in state.freezing.values() {
                 freezing.cancel();
             }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::control::server::{Greeting, LinkHandle};
 use crate::control::{Advice, HeldState, Settings, Start};
@@ -19,12 +19,12 @@ use crate::status::{FlushFailure, Scrubbed};
 use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
+use super::core::desk::Desk;
 use super::eyes::Askers;
 use super::late::Late;
 use super::losses::Losses;
 use super::removals::Removals;
 use super::room::Shortage;
-use super::waiting::Waiting;
 use super::wishes::Wishes;
 
 /// Until a coordinator says otherwise.
@@ -338,11 +338,6 @@ pub(super) struct State {
     /// With whose rights work on the PFS is done: the last coordinator's, as long as this worker
     /// lives.
     pub(super) identity: Option<Identity>,
-    pub(super) was_attached: bool,
-    /// A request timed out without a coordinator: act locally at once until one attaches.
-    pub(super) local: bool,
-    /// The last coordinator was lost then, and what waits for its successor has not been settled.
-    pub(super) lost_at: Option<Instant>,
     /// The job whose coordinators had this epoch has ended.
     pub(super) ended: Option<Epoch>,
     pub(super) freezing: HashMap<DatasetId, Freezing>,
@@ -350,7 +345,7 @@ pub(super) struct State {
     /// frozen.
     pub(super) seals: HashMap<DatasetId, Vec<u8>>,
     pub(super) wishes: Wishes,
-    pub(super) waiting: Waiting,
+    pub(super) desk: Desk,
     /// The lead's, the same on all nodes; of a program that is over none.
     pub(super) advice: Option<Advice>,
     pub(super) askers: Askers,
@@ -381,12 +376,12 @@ impl State {
 
     /// A coordinator may attach soon: the last one is gone, or this worker is new.
     pub(super) fn awaits(&self) -> bool {
-        self.attached.is_none() && self.lost_at.is_some() && !self.job_has_ended()
+        self.attached.is_none() && self.desk.awaits_successor() && !self.job_has_ended()
     }
 
     /// No job is known to run here: it has ended, or none has begun in this mount.
     pub(super) fn job_has_ended(&self) -> bool {
-        self.attached.is_none() && (!self.was_attached || self.ended == Some(self.table.epoch))
+        self.attached.is_none() && (!self.desk.was_attached() || self.ended == Some(self.table.epoch))
     }
 
     pub(super) fn served(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::caller::Caller;
 use crate::errno::Errno;
 
 /// A directory operation while a coordinator is attached.
-pub(super) const DIRECTORY_MAX: Duration = Duration::from_mins(2);
+pub(in crate::daemon) const DIRECTORY_MAX: Duration = Duration::from_mins(2);
 /// A file that is brought here while a coordinator is attached: it may be large, and come from the
 /// PFS.
 const FETCH_MAX: Duration = Duration::from_mins(30);
@@ -21,7 +21,7 @@ const MARKER_START_MAX: Duration = Duration::from_mins(3);
 
 /// What is waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(in crate::daemon) enum Wanted {
     Directory(DirOp),
     Marker(Marker),
     Fetch(SealedFile),
@@ -30,28 +30,29 @@ pub(super) enum Wanted {
 
 /// A marker that was set here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Marker {
-    pub(super) name: Vec<u8>,
+pub(in crate::daemon) struct Marker {
+    pub(in crate::daemon) name: Vec<u8>,
     /// The complete dataset of that name when it was set. The seal of that one is not what its
     /// program waits for.
-    pub(super) base: Option<DatasetId>,
+    pub(in crate::daemon) base: Option<DatasetId>,
     /// How it was set.
-    pub(super) marking: Marking,
+    pub(in crate::daemon) marking: Marking,
 }
 
 /// One waiting program.
-pub(super) struct Waiter {
-    pub(super) request: RequestId,
-    pub(super) wanted: Wanted,
-    pub(super) caller: Caller,
-    pub(super) done: Completion,
-    pub(super) since: Instant,
-    pub(super) deadline: Instant,
+pub(in crate::daemon) struct Waiter {
+    pub(in crate::daemon) request: RequestId,
+    pub(in crate::daemon) wanted: Wanted,
+    pub(in crate::daemon) caller: Caller,
+    pub(in crate::daemon) done: Completion,
+    /// Both are set by [`super::desk::Desk`].
+    pub(in crate::daemon) since: Instant,
+    pub(in crate::daemon) deadline: Instant,
 }
 
 impl Waiter {
     /// Ends the wait; 0 is success. Not to be called with a lock held.
-    pub(super) fn answer(self, errno: i32) {
+    pub(in crate::daemon) fn answer(self, errno: i32) {
         (self.done)(if errno == 0 { Ok(()) } else { Err(Errno(errno)) });
     }
 
@@ -77,11 +78,11 @@ impl Waiter {
 
 /// All waiting programs.
 #[derive(Default)]
-pub(super) struct Waiting {
-    pub(super) waiters: BTreeMap<RequestId, Waiter>,
+pub(in crate::daemon) struct Waiting {
+    waiters: BTreeMap<RequestId, Waiter>,
     /// Files on the way and the request that asked for each; others that want the same file join
     /// it.
-    pub(super) fetches: HashMap<SealedFile, RequestId>,
+    fetches: HashMap<SealedFile, RequestId>,
     /// Requests under which this lead was asked for seals that are owed: some of their markers may
     /// have been answered before there was an outcome.
     owed: BTreeSet<RequestId>,
@@ -101,8 +102,21 @@ impl Waiting {
         event
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::daemon) fn len(&self) -> usize {
         self.waiters.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// A program waits for the answer to this request.
+    pub(in crate::daemon) fn has(&self, request: RequestId) -> bool {
+        self.waiters.contains_key(&request)
+    }
+
+    pub(in crate::daemon) fn iter(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiters.values()
     }
 
     pub(super) fn take_all(&mut self) -> Vec<Waiter> {
@@ -111,7 +125,7 @@ impl Waiting {
     }
 
     /// Changed pointer files, and the last request for each.
-    pub(super) fn loose_names(&self) -> impl Iterator<Item = (Vec<u8>, RequestId)> {
+    pub(in crate::daemon) fn loose_names(&self) -> impl Iterator<Item = (Vec<u8>, RequestId)> {
         let loose = self.waiters.values().filter_map(|waiter| match &waiter.wanted {
             Wanted::Loose(entries) => Some(entries.iter().map(|entry| (entry.name.clone(), waiter.request))),
             _ => None,
@@ -121,6 +135,28 @@ impl Waiting {
 
     pub(super) fn take(&mut self, request: RequestId) -> Option<Waiter> {
         self.waiters.remove(&request)
+    }
+
+    /// The same, if it is such a one: a request of another kind cannot be ended so.
+    pub(super) fn take_if(
+        &mut self,
+        request: RequestId,
+        is_such: impl FnOnce(&Waiter) -> bool,
+    ) -> Option<Waiter> {
+        self.waiters.get(&request).filter(|waiter| is_such(waiter))?;
+        self.waiters.remove(&request)
+    }
+
+    /// Takes those whose bound has passed; `extended` may give one a later bound.
+    pub(super) fn expired(
+        &mut self,
+        now: Instant,
+        extended: impl Fn(&Waiter) -> Option<Instant>,
+    ) -> Vec<Waiter> {
+        for waiter in self.waiters.values_mut().filter(|waiter| waiter.deadline <= now) {
+            waiter.deadline = extended(waiter).unwrap_or(waiter.deadline);
+        }
+        self.take_where(|waiter| waiter.deadline <= now)
     }
 
     /// Takes those that want the marker of `name` and wait only until all nodes are frozen for seal
@@ -136,20 +172,12 @@ impl Waiting {
         })
     }
 
-    /// These names have seals that are owed: the events that ask the lead for them, each under a
+    /// These names have seals that are owed: the events that ask the lead for them, each under its
     /// new request.
-    pub(super) fn owe<'a>(
-        &mut self,
-        names: impl Iterator<Item = &'a Vec<u8>>,
-        next: impl Fn() -> RequestId,
-    ) -> Vec<Event> {
-        self.owed.clear();
-        let owed = names.map(|name| {
-            let request = next();
-            self.owed.insert(request);
-            Event::Marker { request, name: name.clone(), base: None, everywhere: true }
-        });
-        owed.collect()
+    pub(super) fn owe(&mut self, owed: Vec<(RequestId, Vec<u8>)>) -> Vec<Event> {
+        self.owed = owed.iter().map(|(request, _)| *request).collect();
+        let event = |(request, name)| Event::Marker { request, name, base: None, everywhere: true };
+        owed.into_iter().map(event).collect()
     }
 
     /// These markers have come to their end: takes those who wait for them, and tells whether a
@@ -178,14 +206,14 @@ impl Waiting {
         self.fetches.retain(|file, _| wanted(file));
     }
 
-    pub(super) fn take_where(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+    fn take_where(&mut self, wanted: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
         let ids: Vec<_> =
             self.waiters.values().filter(|waiter| wanted(waiter)).map(|waiter| waiter.request).collect();
         ids.iter().filter_map(|id| self.waiters.remove(id)).collect()
     }
 
     /// Thread ids of those that wait for the marker of `name` here.
-    pub(super) fn marker_callers(&self, name: &[u8]) -> Vec<u32> {
+    pub(in crate::daemon) fn marker_callers(&self, name: &[u8]) -> Vec<u32> {
         self.waiters
             .values()
             .filter(|waiter| waiter.marks(name) && waiter.caller.tid != 0)
