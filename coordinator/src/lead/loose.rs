@@ -44,7 +44,7 @@ pub(super) struct Loose {
     begun: BTreeMap<Vec<u8>, u64>,
     /// When sealed ones began, as far as this epoch knows.
     pub(super) sealed: BTreeMap<Age, u64>,
-    /// When what is being frozen began.
+    /// When what is being frozen began, as its nodes have told so far; 0: nothing has.
     freezing: BTreeMap<DatasetId, u64>,
     /// Datasets that are complete on some nodes perhaps, and not known to be on all.
     pub(super) doubts: Vec<Age>,
@@ -164,9 +164,9 @@ impl Loose {
 
     /// A node's part of a dataset is frozen, and began then (0: it has none).
     pub(super) fn frozen(&mut self, id: DatasetId, begun_us: u64) {
-        if begun_us != 0 {
-            let first = self.freezing.entry(id).or_insert(begun_us);
-            *first = (*first).min(begun_us);
+        let first = self.freezing.entry(id).or_default();
+        if *first == 0 || (begun_us != 0 && begun_us < *first) {
+            *first = begun_us;
         }
     }
 
@@ -175,8 +175,8 @@ impl Loose {
         let frozen = self.freezing.remove(&catalog.id);
         self.freezing.retain(|id, _| *id > catalog.id);
         let known = self.begun.remove(&catalog.name);
-        // Names were removed and no file was made, or nobody knows: it has no versions but those of
-        // its name.
+        // None (0) where names were removed and no file was made, or is there any more: it has no
+        // versions but those of its name.
         let begun = frozen.or(known).unwrap_or_default();
         let age = age_of(catalog);
         self.sealed.insert(age, begun);
@@ -318,6 +318,21 @@ mod tests {
         }
         loose.committing(&mut cluster, &Catalog { name: b"ck.1".to_vec(), ..catalog(1) });
         assert_eq!(loose.versions.get(stamp).unwrap().owner, owner);
+    }
+
+    #[test]
+    fn what_was_made_in_a_dataset_and_is_gone_by_its_seal_has_not_begun_it() {
+        let mut cluster = Cluster::new(Epoch(1), vec!["a".to_owned(), "b".to_owned()], settings(), 0);
+        let mut loose = Loose::default();
+        // At the last round a new file of ck.1 was there, which was removed before the freeze.
+        loose.begun.extend([(b"ck.1".to_vec(), 80), (b"ck.2".to_vec(), 50)]);
+        loose.frozen(DatasetId(1), 0);
+        loose.frozen(DatasetId(1), 0);
+        let catalog = Catalog { name: b"ck.1".to_vec(), ..catalog(1) };
+        loose.committing(&mut cluster, &catalog);
+        let now = Now { committing: Some(&catalog) };
+        let owner = loose.owner(&cluster, now);
+        assert!(matches!(&owner, LooseOwner::Begun { name, .. } if name == b"ck.2"), "{owner:?}");
     }
 
     /// A node that took no part in a restart comes back: what it knows, others have forgotten.

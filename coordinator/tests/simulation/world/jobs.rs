@@ -115,10 +115,11 @@ impl World {
         (set, encoding): (&[SetMember], u32),
         fresh: Option<&Fresh>,
     ) -> JobResult {
-        for SetMember { member, node, .. } in set {
+        for (at, SetMember { member, node, .. }) in (0..).zip(set) {
             let here = node.0 as usize == share.node;
             let node = &mut self.nodes[node.0 as usize];
-            if let Some(fresh) = fresh.filter(|fresh| fresh.members.contains(member)) {
+            let fresh = fresh.filter(|fresh| fresh.members.contains(member));
+            if let Some(fresh) = fresh {
                 let catalog = &fresh.catalog;
                 assert!(catalog.files_of(*member).next().is_none(), "{member} has files, and begins anew");
                 if here {
@@ -127,11 +128,26 @@ impl World {
                     self.counts.begun_anew += 1;
                 }
             }
-            let data = node.datasets.get_mut(&id).and_then(|dataset| dataset.members.get_mut(member));
-            match data.filter(|data| !data.bad) {
-                // Its own share makes it.
-                None if fresh.is_some_and(|fresh| fresh.members.contains(member)) => {}
-                None => return passing("a peer is gone, or its bytes are bad"),
+            let Some(dataset) = node.datasets.get_mut(&id) else {
+                // Its own share begins it.
+                if fresh.is_some() {
+                    continue;
+                }
+                return passing("it was removed");
+            };
+            let fetched = dataset.frozen.take_if(|(of, _)| here && of == member).map(|(_, data)| data);
+            let is_fetched = dataset.frozen.as_ref().is_some_and(|(of, _)| of == member);
+            if let Some(data) = fetched {
+                dataset.members.insert(*member, data);
+            }
+            match dataset.members.get_mut(member) {
+                Some(data) if data.bad && !is_fetched => {
+                    let bad = here.then_some(at).into_iter().collect();
+                    return Err(JobFailure { bad, ..JobFailure::passing("its bytes are bad".to_owned()) });
+                }
+                // Its own share makes it, or takes what was fetched.
+                None if fresh.is_some() || is_fetched => {}
+                None => return passing("a peer is gone"),
                 Some(data) if here => drop(data.encodings.insert(encoding)),
                 Some(_) => {}
             }
