@@ -19,6 +19,7 @@ mod mount;
 mod pairs;
 mod protect;
 mod quiet;
+mod rebuild;
 mod relaunch;
 mod small;
 mod spin;
@@ -110,11 +111,14 @@ fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
     if arguments.wants(commit::NAME) {
         rows.extend(commit::rows()?);
     }
+    if arguments.wants(rebuild::NAME) {
+        rows.extend(rebuild::rows(arguments)?);
+    }
     if arguments.wants(relaunch::NAME) {
         rows.extend(relaunch::rows(arguments)?);
     }
     // The others' names have nothing of these.
-    let named = [spin::NAME, protect::NAME, quiet::NAME, commit::NAME, relaunch::NAME];
+    let named = [spin::NAME, protect::NAME, quiet::NAME, commit::NAME, rebuild::NAME, relaunch::NAME];
     let none = named.contains(&arguments.only.as_str());
     let others: &[Kind] = if none { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
     for &kind in others {

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_mins(20);
 
 /// The settings of a scheme, and what its figure is held to: the gate is what SCR 3.1 needed, which
 /// computes no checksums, for 4 × 256 MiB.
-fn settings(scheme: Scheme) -> (&'static str, &'static str, Bound) {
+pub(crate) fn settings(scheme: Scheme) -> (&'static str, &'static str, Bound) {
     let bound = |gate, goal| Bound::AtMost { gate, goal };
     match scheme {
         Scheme::Partner => ("PARTNER", "1", bound(1.7, 1.1)),

@@ -77,7 +77,7 @@ fn row((measure, pairs): (Measure, pairs::Pairs)) -> Row {
 }
 
 /// Every node has a file of a dataset that is sealed.
-fn seal(job: &Job<'_>, nodes: usize) {
+pub(crate) fn seal(job: &Job<'_>, nodes: usize) {
     let all: Vec<_> = (0..nodes).collect();
     let mut run = job.idle(&all);
     job.on(0).run(&format!("mkdir {SCR}/ck")).must();

@@ -20,6 +20,8 @@ pub(crate) enum Measure {
     /// As many bytes sent from rank to rank.
     Ring(Medium, Extent),
     Protect(Medium, Extent, Scheme),
+    /// What of 4 nodes of 256 MiB is lost, and the scheme gives back.
+    Rebuild(Scheme),
     /// From `scrfs-run` to the first byte that some rank reads, and to the last of all ranks.
     RelaunchFirst,
     RelaunchAll,
@@ -124,6 +126,10 @@ impl Measure {
                 "open of 1 MiB elsewhere, ranks that spin: one a core"
             }
             Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
+            Self::Rebuild(scheme) => {
+                let lost = if scheme == Scheme::Rs2 { "2 nodes of 4 are" } else { "a node of 4 is" };
+                return format!("{lost} lost, 256 MiB each, {}: rebuilt", scheme.name()).into();
+            }
             Self::RelaunchFirst => {
                 "a node of 4 is lost, 256 MiB each, XOR: to the program's first byte, lazy to eager"
             }

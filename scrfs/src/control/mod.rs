@@ -20,6 +20,7 @@ mod greeting;
 mod held;
 pub mod loose;
 pub mod lost;
+pub mod outbox;
 pub(crate) mod peer;
 pub mod question;
 pub mod ready;
