@@ -3,10 +3,13 @@
 //!
 //! Fault points: `evict.begun`, `evict.removed`.
 
+use std::io;
+
 use crate::control::{Event, Reason};
 use crate::dataset::lifecycle::Step;
 use crate::faults;
 use crate::ids::DatasetId;
+use crate::path::RelPath;
 
 use super::node::Node;
 use super::requests::with_link;
@@ -142,12 +145,12 @@ impl Node {
         if dataset.life.is_overwritten() && dataset.life.is_listed() && self.owns_name(id, &dataset.name) {
             // Without what it was built on its next generation is nothing.
             self.cache.put_away(id, &dataset.name)?;
-            if let Ok(top) = crate::path::RelPath::new(dataset.name.clone()) {
-                self.journal.lock().forget(&top)?;
-            }
+            self.forget_changes(&dataset.name)?;
         }
         if dataset.life.is_in_tree() && self.owns_name(id, &dataset.name) {
             self.cache.put_aside(id, &dataset.name)?;
+            // Else names that were removed from it would pass for a dataset that has begun.
+            self.forget_changes(&dataset.name)?;
         }
         if dataset.life.is_listed() {
             self.tree.unlisted(id);
@@ -157,6 +160,11 @@ impl Node {
         // It leaves, which that step does not change.
         let _ = self.state.lock().table.step(id, &Step::Removed);
         Ok(())
+    }
+
+    fn forget_changes(&self, name: &[u8]) -> io::Result<()> {
+        let top = RelPath::new(name).ok();
+        top.map_or(Ok(()), |top| self.journal.lock().forget(&top))
     }
 
     /// No other dataset, and no program's new directory, has the name in the tree by now.

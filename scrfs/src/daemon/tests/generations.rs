@@ -84,6 +84,20 @@ impl Lead {
 }
 
 #[test]
+fn names_that_were_removed_begin_nothing_once_their_dataset_is_evicted() {
+    let bench = Bench::new();
+    bench.write("ck/a", b"a");
+    bench.write("ck/b", b"b");
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    bench.remove(1, "a");
+    lead.send(Command::Evict(DatasetId(1)));
+    assert_eq!(lead.next(), Event::Evicted(DatasetId(1)));
+    lead.send(Command::LooseAsk { round: 1 });
+    assert_eq!(lead.next(), Event::LooseBegun { round: 1, begun: Vec::new() });
+}
+
+#[test]
 fn the_sealed_bytes_are_whole_until_the_next_generation_is_sealed() {
     let mut bench = Bench::new();
     for (file, bytes) in [("ck/a", "old a"), ("ck/b", "old b"), ("ck/c", "old c")] {
