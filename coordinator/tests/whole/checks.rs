@@ -17,8 +17,8 @@ fn shown(contents: &Contents) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// All regular files below a directory, by path.
-fn files(fs: &FileSystem, directory: u64, prefix: &str, found: &mut BTreeSet<String>) {
+/// All names below a directory, by path. Those of directories end with a slash.
+pub(crate) fn names(fs: &FileSystem, directory: u64, prefix: &str, found: &mut BTreeSet<String>) {
     let handle = fs.opendir(caller(), directory).expect("a directory");
     let mut below = Vec::new();
     let listed = fs.readdir(handle, 0, true, &mut |listed, entry, _| {
@@ -28,7 +28,9 @@ fn files(fs: &FileSystem, directory: u64, prefix: &str, found: &mut BTreeSet<Str
         }
         let path = format!("{prefix}{name}");
         match entry {
-            Some(entry) if entry.attr.kind == Kind::Directory => below.push((entry.attr.nodeid, path)),
+            Some(entry) if entry.attr.kind == Kind::Directory => {
+                below.push((entry.attr.nodeid, format!("{path}/")));
+            }
             _ => drop(found.insert(path)),
         }
         Taken::Name
@@ -36,8 +38,17 @@ fn files(fs: &FileSystem, directory: u64, prefix: &str, found: &mut BTreeSet<Str
     listed.expect("a listing");
     fs.releasedir(handle);
     for (inode, path) in below {
-        files(fs, inode, &format!("{path}/"), found);
+        names(fs, inode, &path, found);
+        found.insert(path);
     }
+}
+
+/// All files in the mount, by path.
+fn files(fs: &FileSystem) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    names(fs, ROOT, "", &mut found);
+    found.retain(|path| !path.ends_with('/'));
+    found
 }
 
 impl Programs {
@@ -47,7 +58,8 @@ impl Programs {
         if let Some(name) = current {
             assert!(self.marked.contains_key(name), "{name} is presented, and its marker was never set");
         }
-        if let Some(newest) = self.promises.last() {
+        let is_sure = |name: &&String| !self.marked[*name].removing;
+        if let Some(newest) = self.promises.iter().rfind(is_sure) {
             let marked = &self.marked[newest];
             if marked.lost <= self.survives[newest.as_bytes()] {
                 let promised = marked.began[marked.promised.expect("promised")];
@@ -66,6 +78,10 @@ impl Programs {
         let is_whole = |name: &&str| !self.absent.contains(name.as_bytes());
         if let Some(marked) = current.filter(is_whole).and_then(|name| self.marked.get_mut(name)) {
             marked.lost = 0;
+        }
+        // What is presented was not removed after all.
+        if let Some(marked) = current.and_then(|name| self.marked.get_mut(name)) {
+            marked.removing = false;
         }
     }
 
@@ -109,7 +125,9 @@ impl World {
         }
         let first = |name: &str| self.programs.marked[name].began.first();
         let last = |name: &str| self.programs.marked[name].began.last();
-        if let (Some(said), Some(current)) = (&said, current) {
+        let was_removed = |name: &String| self.programs.marked.get(name).is_some_and(|said| said.was_removed);
+        // A pointer to what was removed belongs to what was the newest before that.
+        if let (Some(said), Some(current)) = (said.as_ref().filter(|said| !was_removed(said)), current) {
             assert!(self.programs.marked.contains_key(said), "{POINTER} has {said:?}");
             assert!(first(said) <= last(current), "{POINTER} has {said}, and {current} is presented");
         }
@@ -119,8 +137,7 @@ impl World {
     pub(crate) fn check_listed(&self) {
         for machine in &self.machines {
             let fs = &machine.worker.fs;
-            let mut found = BTreeSet::new();
-            files(fs, ROOT, "", &mut found);
+            let found = files(fs);
             let mut by_name: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
             for path in &found {
                 if let Some((name, inner)) = path.split_once('/') {
@@ -131,7 +148,8 @@ impl World {
                 paths.remove(".complete");
                 let marked = self.programs.marked.get(name);
                 let marked = marked.unwrap_or_else(|| panic!("{name} is on {}", machine.host));
-                let is_one = marked.versions.iter().any(|files| files.keys().eq(paths.iter()));
+                let is_one =
+                    marked.versions.iter().skip(marked.gone()).any(|files| files.keys().eq(paths.iter()));
                 let versions: Vec<String> = marked.versions.iter().map(shown).collect();
                 assert!(is_one, "{name} has {paths:?} on {}, not {versions:#?}", machine.host);
             }
@@ -142,9 +160,7 @@ impl World {
     pub(crate) fn read_all(&mut self) {
         self.programs.read.clear();
         for at in 0..self.machines.len() {
-            let mut found = BTreeSet::new();
-            files(&self.machines[at].worker.fs, ROOT, "", &mut found);
-            for path in found {
+            for path in files(&self.machines[at].worker.fs) {
                 if let Some((name, inner)) = path.split_once('/')
                     && inner != ".complete"
                 {
@@ -158,7 +174,8 @@ impl World {
     pub(crate) fn check_read(&self) {
         for ((host, name), contents) in &self.programs.read {
             let marked = &self.programs.marked[name];
-            let oldest = marked.promised.filter(|_| self.programs.promises.last() == Some(name)).unwrap_or(0);
+            let is_newest = self.programs.promises.last() == Some(name);
+            let oldest = marked.promised.filter(|_| is_newest).unwrap_or(0).max(marked.gone());
             let is_one = marked.versions.iter().skip(oldest).any(|version| version == contents);
             let versions: Vec<String> = marked.versions.iter().map(shown).collect();
             let read = shown(contents);

@@ -11,6 +11,7 @@
 mod checks;
 mod machine;
 mod programs;
+mod removals;
 #[path = "../simulation/rng.rs"]
 mod rng;
 mod shares;

@@ -15,6 +15,7 @@ use scrfs::ids::DatasetId;
 use scrfs::redundancy::sets::at_risk;
 
 use crate::machine::Machine;
+use crate::removals::{Removals, Removed};
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -30,7 +31,12 @@ pub(crate) type Contents = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
     Mkdir(String),
-    Marker(String),
+    /// Of this version of a dataset.
+    Marker(String, usize),
+    /// Of a file of a dataset that is being removed.
+    Unlink(String, String),
+    /// Of a directory of a dataset, or of its own.
+    Rmdir(String),
     /// Read all of `path` in a dataset.
     Read(String, String),
     /// Make a file of a sealed dataset anew with these bytes, or remove it.
@@ -39,11 +45,11 @@ pub(crate) enum Asked {
     Point(String),
 }
 
-type Answer = (u64, Result<u64, Errno>);
+pub(crate) type Answer = (u64, Result<u64, Errno>);
 
 /// How far the checkpoint that is being written is.
 #[derive(Debug, PartialEq)]
-enum Stage {
+pub(crate) enum Stage {
     /// Its directories are being made: how many are left, and is one asked for?
     Making(Vec<String>, bool),
     /// Hosts and the files that they have yet to write.
@@ -56,9 +62,9 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Draft {
-    name: String,
-    stage: Stage,
+pub(crate) struct Draft {
+    pub(crate) name: String,
+    pub(crate) stage: Stage,
     files: Contents,
 }
 
@@ -67,6 +73,8 @@ struct Draft {
 pub(crate) struct Marked {
     /// What may be sealed under this name: the newest last.
     pub(crate) versions: Vec<Contents>,
+    /// That for which a marker was set last.
+    pub(crate) newest: usize,
     /// The marker's close has returned 0 for all versions up to this one.
     pub(crate) promised: Option<usize>,
     /// When each version was complete; it counts up.
@@ -75,12 +83,19 @@ pub(crate) struct Marked {
     pub(crate) lost: u32,
     /// It is being changed, or nobody knows what of that was done.
     pub(crate) changed: bool,
+    /// A removal of it ended half-way: what programs see of it is not known.
+    pub(crate) broken: bool,
+    /// Its directory's removal was asked for, and has not failed: it may be gone.
+    pub(crate) removing: bool,
+    pub(crate) removed: Option<Removed>,
+    pub(crate) was_removed: bool,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Programs {
-    draft: Option<Draft>,
+    pub(crate) draft: Option<Draft>,
+    pub(crate) removals: Removals,
     pub(crate) marked: BTreeMap<String, Marked>,
     /// The datasets whose marker's close has returned 0, in that order.
     pub(crate) promises: Vec<String>,
@@ -105,11 +120,11 @@ pub(crate) struct Programs {
 impl Programs {
     /// All processes are gone.
     pub(crate) fn end(&mut self) {
-        self.draft = None;
+        (self.draft, self.removals.running) = (None, None);
         self.asked.clear();
         (self.answers, self.process) = (None, None);
         for marked in self.marked.values_mut() {
-            marked.changed = false;
+            (marked.changed, marked.broken) = (false, false);
         }
     }
 
@@ -124,15 +139,16 @@ impl Programs {
         for id in gone {
             match self.asked.remove(&id) {
                 Some((_, Asked::Read(..))) | None => {}
+                Some((_, Asked::Unlink(..) | Asked::Rmdir(_))) => self.removals.running = None,
                 Some(_) => self.draft = None,
             }
         }
     }
 
-    /// The newest version of this dataset survives from now on.
-    fn promise(&mut self, name: &str) {
+    /// This version of a dataset, or a newer one, survives from now on.
+    fn promise(&mut self, name: &str, version: usize) {
         let marked = self.marked.get_mut(name).expect("its marker was set");
-        marked.promised = Some(marked.versions.len() - 1);
+        marked.promised = Some(version);
         marked.lost = 0;
         marked.changed = false;
         self.promises.retain(|other| other != name);
@@ -154,6 +170,7 @@ impl Programs {
         };
         self.survives.insert(catalog.name.clone(), u32::try_from(survives).expect("few"));
         self.names.insert(catalog.id, catalog.name.clone());
+        self.keeps(catalog);
     }
 
     /// All nodes have recorded it as complete, whether its marker was waited for or not.
@@ -162,7 +179,7 @@ impl Programs {
         let name = &self.names[&id];
         if self.said.insert(id) && self.survives.contains_key(name) {
             let name = String::from_utf8(name.clone()).expect("its name");
-            self.promise(&name);
+            self.promise(&name, self.marked[&name].newest);
         }
     }
 }
@@ -216,13 +233,30 @@ fn write(machine: &Machine, directory: &str, name: &str, bytes: &[u8]) {
     fs.release(opened.fh);
 }
 
+/// Sets the marker of the dataset with this directory.
+pub(crate) fn touch(fs: &Arc<FileSystem>, me: Caller, parent: u64, (id, tell): (u64, Sender<Answer>)) {
+    let closes = Arc::clone(fs);
+    let done: Done<_> = Box::new(move |created: Result<(_, Opened), Errno>| match created {
+        Ok((_, opened)) => {
+            let (fh, files) = (opened.fh, Arc::clone(&closes));
+            let done: Done<()> = Box::new(move |closed| {
+                files.release(fh);
+                let _ = tell.send((id, closed.map(|()| 0)));
+            });
+            closes.flush(me, fh, done);
+        }
+        Err(error) => drop(tell.send((id, Err(error)))),
+    });
+    fs.create(me, parent, b".complete", 0o644, MAKE, done);
+}
+
 impl World {
     /// Of the program.
-    fn caller(&self) -> Caller {
+    pub(crate) fn caller(&self) -> Caller {
         self.programs.process.as_ref().expect("programs run").caller()
     }
 
-    fn ask(&mut self, host: String, asked: Asked) -> (u64, Sender<Answer>) {
+    pub(crate) fn ask(&mut self, host: String, asked: Asked) -> (u64, Sender<Answer>) {
         let id = self.programs.next;
         self.programs.next += 1;
         self.say(|| format!("program on {host}: {asked:?} ({id})"));
@@ -236,6 +270,7 @@ impl World {
         match self.rng.below(10) {
             0..=5 => self.write_on(),
             6 | 7 => self.read_some(at),
+            8 => self.remove_on(at),
             _ => {}
         }
     }
@@ -286,6 +321,7 @@ impl World {
         let marked = self.programs.marked.entry(draft.name.clone()).or_default();
         marked.versions.push(draft.files.clone());
         marked.began.push(self.programs.next);
+        marked.newest = marked.versions.len() - 1;
         self.mark(at, &draft.name);
     }
 
@@ -295,7 +331,7 @@ impl World {
         let marked = self.programs.marked.get_mut(&name)?;
         // Else it may not be what programs see.
         let is_newest = marked.promised.map(|promised| promised + 1) == Some(marked.versions.len());
-        if marked.changed || !is_newest {
+        if marked.changed || marked.broken || marked.removing || !is_newest {
             return None;
         }
         marked.changed = true;
@@ -374,7 +410,7 @@ impl World {
             self.programs.draft = Some(draft);
             return;
         }
-        let name = format!("ck{}", self.programs.next);
+        let name = self.removed_before().unwrap_or_else(|| format!("ck{}", self.programs.next));
         let mut directories = vec![name.clone()];
         if self.rng.chance(30) {
             directories.push(format!("{name}/d"));
@@ -402,8 +438,9 @@ impl World {
         let machine = &self.machines[at];
         let (fs, host) = (Arc::clone(&machine.worker.fs), machine.host.clone());
         let parent = find(&fs, name);
-        let is_first = self.programs.marked.get(name).is_none_or(|marked| marked.versions.len() < 2);
-        let (id, tell) = self.ask(host.clone(), Asked::Marker(name.to_owned()));
+        let marked = &self.programs.marked[name];
+        let (version, is_first) = (marked.newest, marked.versions.len() < 2);
+        let (id, tell) = self.ask(host.clone(), Asked::Marker(name.to_owned(), version));
         let parent = match parent {
             Ok(parent) => parent,
             Err(error) => {
@@ -413,20 +450,7 @@ impl World {
                 return;
             }
         };
-        let me = self.caller();
-        let closes = Arc::clone(&fs);
-        let done: Done<_> = Box::new(move |created: Result<(_, Opened), Errno>| match created {
-            Ok((_, opened)) => {
-                let (fh, files) = (opened.fh, Arc::clone(&closes));
-                let done: Done<()> = Box::new(move |closed| {
-                    files.release(fh);
-                    let _ = tell.send((id, closed.map(|()| 0)));
-                });
-                closes.flush(me, fh, done);
-            }
-            Err(error) => drop(tell.send((id, Err(error)))),
-        });
-        fs.create(me, parent, b".complete", 0o644, MAKE, done);
+        touch(&fs, self.caller(), parent, (id, tell));
     }
 
     /// Reads a file of a sealed dataset, where it was written or elsewhere.
@@ -462,7 +486,9 @@ impl World {
             self.say(|| format!("program on {host}: {asked:?} ({id}) is answered: {outcome:?}"));
             match asked {
                 Asked::Mkdir(path) => self.made(&path, outcome),
-                Asked::Marker(name) => self.marked(&name, outcome),
+                Asked::Marker(name, version) => self.marked(id, (&name, version), outcome),
+                Asked::Unlink(name, path) => self.unlinked(&name, &path, outcome),
+                Asked::Rmdir(path) => self.rmdir_ended(&path, outcome),
                 Asked::Read(name, path) => self.opened(&host, &name, &path, outcome),
                 Asked::Point(name) => self.pointed(&name, outcome),
                 Asked::Change(name, path, bytes) => self.changed(&host, (&name, &path), bytes, outcome),
@@ -472,7 +498,8 @@ impl World {
 
     fn made(&mut self, path: &str, outcome: Result<u64, Errno>) {
         let count = self.machines.len();
-        let Some(draft) = &mut self.programs.draft else { return };
+        let of_it = |draft: &&mut Draft| path.split('/').next() == Some(&draft.name);
+        let Some(draft) = self.programs.draft.as_mut().filter(of_it) else { return };
         let Stage::Making(left, asked) = &mut draft.stage else { panic!("{path} was asked for once") };
         if outcome.is_err() {
             // Coordinators were away for too long.
@@ -493,7 +520,9 @@ impl World {
         }
     }
 
-    fn marked(&mut self, name: &str, outcome: Result<u64, Errno>) {
+    fn marked(&mut self, id: u64, (name, version): (&str, usize), outcome: Result<u64, Errno>) {
+        let is_late = self.programs.removals.late.remove(&id);
+        assert!(!is_late || outcome.is_err(), "{name} was removed, and its marker ({id}) succeeds");
         if let Some(draft) = self.programs.draft.as_mut().filter(|draft| draft.name == name) {
             draft.stage = Stage::Pointing(false);
             if outcome.is_err() {
@@ -501,7 +530,7 @@ impl World {
             }
         }
         if outcome.is_ok() && !self.settings.sealing.background {
-            self.programs.promise(name);
+            self.programs.promise(name, version);
         }
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Counts {
     pub(crate) changes: u64,
     pub(crate) flips: u64,
     pub(crate) pointers: u64,
+    pub(crate) removals: u64,
+    pub(crate) remade: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -57,19 +59,21 @@ impl std::ops::AddAssign for Counts {
         self.changes += other.changes;
         self.flips += other.flips;
         self.pointers += other.pointers;
+        self.removals += other.removals;
+        self.remade += other.remade;
     }
 }
 
 #[allow(clippy::struct_excessive_bools, reason = "a test's knobs")]
 pub(crate) struct World {
     pub(crate) rng: Rng,
-    directory: tempfile::TempDir,
+    pub(crate) directory: tempfile::TempDir,
     pub(crate) settings: Settings,
     /// By rank of the running (or last) epoch.
     pub(crate) machines: Vec<Machine>,
     /// Lost nodes that may come back with what they had.
     away: Vec<Machine>,
-    lead: Option<Lead>,
+    pub(crate) lead: Option<Lead>,
     pub(crate) epoch: Epoch,
     start: Start,
     now: u64,
@@ -298,6 +302,9 @@ impl World {
                 if let Command::Commit(catalog) = &command {
                     self.programs.commits(catalog);
                 }
+                if let Command::Evict(id) = &command {
+                    self.programs.evicts(*id);
+                }
                 if let Command::MarkAbsent { id, members } = &command {
                     self.counts.absent += u64::from(!members.is_empty());
                     self.programs.lacks(*id, !members.is_empty());
@@ -313,6 +320,9 @@ impl World {
                 let is_restart = self.start == Start::Restart;
                 self.say(|| format!("ready: {current:?}"));
                 if is_restart {
+                    if let Some((id, name)) = &current {
+                        self.check_removed(*id, std::str::from_utf8(name).expect("its name"));
+                    }
                     let current = current.map(|(_, name)| String::from_utf8(name).expect("its name"));
                     self.programs.present(current.as_deref());
                     self.check_listed();
