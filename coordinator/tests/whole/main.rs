@@ -10,6 +10,7 @@
 
 mod checks;
 mod machine;
+mod markers;
 mod programs;
 mod removals;
 #[path = "../simulation/rng.rs"]

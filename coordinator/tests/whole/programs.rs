@@ -11,7 +11,7 @@ use scrfs::dataset::{Catalog, Layout};
 use scrfs::errno::Errno;
 use scrfs::fs::table::ROOT;
 use scrfs::fs::{Done, FileSystem, Opened};
-use scrfs::ids::DatasetId;
+use scrfs::ids::{DatasetId, Epoch};
 use scrfs::redundancy::sets::at_risk;
 
 use crate::machine::Machine;
@@ -20,7 +20,7 @@ use crate::rng::Rng;
 use crate::world::World;
 
 /// open(2) for writing, of a file that may not be there.
-const MAKE: i32 = libc::O_RDWR | libc::O_CREAT;
+pub(crate) const MAKE: i32 = libc::O_RDWR | libc::O_CREAT;
 /// Names the dataset whose marker was answered last.
 pub(crate) const POINTER: &str = "latest";
 
@@ -56,7 +56,8 @@ pub(crate) enum Stage {
     Writing(Vec<(usize, String)>),
     /// What is yet to be changed in a sealed dataset, and is one change asked for?
     Changing(Vec<String>, bool),
-    Marking,
+    /// How many markers are to be answered, and has one of them succeeded?
+    Marking(usize, bool),
     /// Its marker has been answered; is the pointer file asked for?
     Pointing(bool),
 }
@@ -65,7 +66,9 @@ pub(crate) enum Stage {
 pub(crate) struct Draft {
     pub(crate) name: String,
     pub(crate) stage: Stage,
-    files: Contents,
+    pub(crate) files: Contents,
+    /// How often its markers have failed.
+    pub(crate) failed: usize,
 }
 
 /// A dataset whose marker was set.
@@ -83,6 +86,10 @@ pub(crate) struct Marked {
     pub(crate) lost: u32,
     /// It is being changed, or nobody knows what of that was done.
     pub(crate) changed: bool,
+    /// When a marker of it succeeded last, and of which version.
+    pub(crate) succeeded: Option<(Epoch, usize)>,
+    /// A marker that was set where nothing was changed, and in which epoch.
+    pub(crate) again: Option<(u64, Epoch)>,
     /// A removal of it ended half-way: what programs see of it is not known.
     pub(crate) broken: bool,
     /// Its directory's removal was asked for, and has not failed: it may be gone.
@@ -100,7 +107,7 @@ pub(crate) struct Programs {
     /// The datasets whose marker's close has returned 0, in that order.
     pub(crate) promises: Vec<String>,
     pub(crate) asked: BTreeMap<u64, (String, Asked)>,
-    next: u64,
+    pub(crate) next: u64,
     answers: Option<(Sender<Answer>, Receiver<Answer>)>,
     process: Option<Process>,
     /// How many nodes of those that have it may be lost, by the newest catalog.
@@ -145,8 +152,13 @@ impl Programs {
         }
     }
 
+    /// A marker of it has not been answered.
+    pub(crate) fn is_marking(&self, name: &str) -> bool {
+        self.asked.values().any(|(_, asked)| matches!(asked, Asked::Marker(of, _) if of == name))
+    }
+
     /// This version of a dataset, or a newer one, survives from now on.
-    fn promise(&mut self, name: &str, version: usize) {
+    pub(crate) fn promise(&mut self, name: &str, version: usize) {
         let marked = self.marked.get_mut(name).expect("its marker was set");
         marked.promised = Some(version);
         marked.lost = 0;
@@ -233,23 +245,6 @@ fn write(machine: &Machine, directory: &str, name: &str, bytes: &[u8]) {
     fs.release(opened.fh);
 }
 
-/// Sets the marker of the dataset with this directory.
-pub(crate) fn touch(fs: &Arc<FileSystem>, me: Caller, parent: u64, (id, tell): (u64, Sender<Answer>)) {
-    let closes = Arc::clone(fs);
-    let done: Done<_> = Box::new(move |created: Result<(_, Opened), Errno>| match created {
-        Ok((_, opened)) => {
-            let (fh, files) = (opened.fh, Arc::clone(&closes));
-            let done: Done<()> = Box::new(move |closed| {
-                files.release(fh);
-                let _ = tell.send((id, closed.map(|()| 0)));
-            });
-            closes.flush(me, fh, done);
-        }
-        Err(error) => drop(tell.send((id, Err(error)))),
-    });
-    fs.create(me, parent, b".complete", 0o644, MAKE, done);
-}
-
 impl World {
     /// Of the program.
     pub(crate) fn caller(&self) -> Caller {
@@ -271,6 +266,7 @@ impl World {
             0..=5 => self.write_on(),
             6 | 7 => self.read_some(at),
             8 => self.remove_on(at),
+            9 if self.rng.chance(30) => self.mark_again(at),
             _ => {}
         }
     }
@@ -309,25 +305,17 @@ impl World {
                 *asked = true;
                 self.point(&draft.name);
             }
-            Stage::Changing(..) | Stage::Pointing(_) | Stage::Marking => {}
+            Stage::Changing(..) | Stage::Pointing(_) | Stage::Marking(..) => {}
         }
         self.programs.draft = Some(draft);
-    }
-
-    /// All is written: its marker is set.
-    fn end_draft(&mut self, draft: &mut Draft) {
-        draft.stage = Stage::Marking;
-        let at = self.rng.below(self.machines.len());
-        let marked = self.programs.marked.entry(draft.name.clone()).or_default();
-        marked.versions.push(draft.files.clone());
-        marked.began.push(self.programs.next);
-        marked.newest = marked.versions.len() - 1;
-        self.mark(at, &draft.name);
     }
 
     /// The next generation of what was sealed last.
     fn begin_generation(&mut self) -> Option<Draft> {
         let name = self.programs.promises.last()?.clone();
+        if self.programs.is_marking(&name) {
+            return None;
+        }
         let marked = self.programs.marked.get_mut(&name)?;
         // Else it may not be what programs see.
         let is_newest = marked.promised.map(|promised| promised + 1) == Some(marked.versions.len());
@@ -341,7 +329,7 @@ impl World {
         if paths.is_empty() || self.rng.chance(30) {
             paths.push(format!("new{}", self.programs.next));
         }
-        Some(Draft { name, stage: Stage::Changing(paths, false), files })
+        Some(Draft { name, stage: Stage::Changing(paths, false), files, failed: 0 })
     }
 
     /// A rank makes a file of a sealed dataset anew, or removes it.
@@ -416,7 +404,7 @@ impl World {
             directories.push(format!("{name}/d"));
         }
         let stage = Stage::Making(directories, false);
-        self.programs.draft = Some(Draft { name, stage, files: Contents::new() });
+        self.programs.draft = Some(Draft { name, stage, files: Contents::new(), failed: 0 });
         self.write_on();
     }
 
@@ -432,25 +420,6 @@ impl World {
             let _ = tell.send((id, made.map(|_| 0)));
         });
         fs.mkdir(self.caller(), parent, name.as_bytes(), 0o755, done);
-    }
-
-    fn mark(&mut self, at: usize, name: &str) {
-        let machine = &self.machines[at];
-        let (fs, host) = (Arc::clone(&machine.worker.fs), machine.host.clone());
-        let parent = find(&fs, name);
-        let marked = &self.programs.marked[name];
-        let (version, is_first) = (marked.newest, marked.versions.len() < 2);
-        let (id, tell) = self.ask(host.clone(), Asked::Marker(name.to_owned(), version));
-        let parent = match parent {
-            Ok(parent) => parent,
-            Err(error) => {
-                assert!(!is_first, "{name} is not on {host}: {error}");
-                // It has left the caches, and with it what was begun.
-                let _ = tell.send((id, Err(error)));
-                return;
-            }
-        };
-        touch(&fs, self.caller(), parent, (id, tell));
     }
 
     /// Reads a file of a sealed dataset, where it was written or elsewhere.
@@ -517,20 +486,6 @@ impl World {
                 }
             }
             draft.stage = Stage::Writing(all);
-        }
-    }
-
-    fn marked(&mut self, id: u64, (name, version): (&str, usize), outcome: Result<u64, Errno>) {
-        let is_late = self.programs.removals.late.remove(&id);
-        assert!(!is_late || outcome.is_err(), "{name} was removed, and its marker ({id}) succeeds");
-        if let Some(draft) = self.programs.draft.as_mut().filter(|draft| draft.name == name) {
-            draft.stage = Stage::Pointing(false);
-            if outcome.is_err() {
-                self.programs.draft = None;
-            }
-        }
-        if outcome.is_ok() && !self.settings.sealing.background {
-            self.programs.promise(name, version);
         }
     }
 

@@ -10,7 +10,8 @@ use scrfs::fs::Done;
 use scrfs::ids::DatasetId;
 
 use crate::checks::names;
-use crate::programs::{Asked, Marked, Programs, Stage, find, touch};
+use crate::markers::touch;
+use crate::programs::{Asked, Marked, Programs, Stage, find};
 use crate::world::World;
 
 const ENOENT: Errno = Errno(libc::ENOENT);
@@ -189,8 +190,7 @@ impl World {
         }
         let other = &self.machines[self.rng.below(self.machines.len())];
         let known = (other.host.clone(), find(&other.worker.fs, &name).unwrap_or_default());
-        let of_it = |asked: &Asked| matches!(asked, Asked::Marker(of, _) if *of == name);
-        let races = self.programs.asked.values().any(|(_, asked)| of_it(asked));
+        let races = self.programs.is_marking(&name);
         if let Some(marked) = self.programs.marked.get_mut(&name) {
             (marked.changed, marked.broken) = (true, true);
         }
@@ -214,7 +214,7 @@ impl World {
             && version.remove(path).is_some()
         {
             marked.versions.push(version);
-            marked.began.push(*marked.began.last().expect("one of each version"));
+            marked.began.push(self.programs.next);
         }
         let (id, tell) = self.ask(host.to_owned(), Asked::Unlink(running.name.clone(), path.to_owned()));
         let done: Done<()> = Box::new(move |gone| {

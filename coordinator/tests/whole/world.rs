@@ -44,6 +44,7 @@ pub(crate) struct Counts {
     pub(crate) pointers: u64,
     pub(crate) removals: u64,
     pub(crate) remade: u64,
+    pub(crate) again: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -61,6 +62,7 @@ impl std::ops::AddAssign for Counts {
         self.pointers += other.pointers;
         self.removals += other.removals;
         self.remade += other.remade;
+        self.again += other.again;
     }
 }
 
@@ -447,6 +449,11 @@ impl World {
                 Err(panic) => resume_unwind(panic),
             },
         }
+    }
+
+    /// Steps of workers may have failed.
+    pub(crate) fn failing(&self) -> bool {
+        self.failing || self.failed
     }
 
     /// Nothing fails from now on.
