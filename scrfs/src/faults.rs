@@ -97,6 +97,54 @@ pub fn arm(points: u32, fault: Fault) {
     armed::ARMED.set((points, fault));
 }
 
+/// What a simulation does in the middle of other work.
+#[cfg(feature = "faults")]
+pub type Interruption = Box<dyn FnOnce() + Send>;
+
+/// For simulations: `what` is done at the `points`-th point of this area that this thread passes
+/// from now on.
+#[cfg(feature = "faults")]
+pub fn interrupt(area: &'static str, points: u32, what: Interruption) {
+    armed::INTERRUPTED.set(Some((area, points, what)));
+}
+
+/// What was to interrupt this thread, and has not.
+#[cfg(feature = "faults")]
+pub fn uninterrupted() -> Option<Interruption> {
+    armed::INTERRUPTED.take().map(|(_, _, what)| what)
+}
+
+/// What is to interrupt a piece of work, on its way to the thread that goes on with that work.
+#[cfg(feature = "faults")]
+pub(crate) struct Pending(Option<(&'static str, u32, Interruption)>);
+
+#[cfg(not(feature = "faults"))]
+pub(crate) struct Pending;
+
+#[cfg(feature = "faults")]
+impl Pending {
+    /// It leaves this thread.
+    pub(crate) fn leave() -> Self {
+        Self(armed::INTERRUPTED.take())
+    }
+
+    /// It is this thread's.
+    pub(crate) fn enter(self) {
+        armed::INTERRUPTED.set(self.0);
+    }
+}
+
+#[cfg(not(feature = "faults"))]
+impl Pending {
+    #[inline]
+    pub(crate) fn leave() -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(crate) fn enter(self) {}
+}
+
 #[cfg(feature = "faults")]
 mod armed {
     use std::cell::Cell;
@@ -104,7 +152,7 @@ mod armed {
     use std::io;
     use std::sync::OnceLock;
 
-    use super::Fault;
+    use super::{Fault, Interruption};
     use crate::lock::{Mutex, Rank};
 
     const SLOW: std::time::Duration = std::time::Duration::from_millis(2);
@@ -114,6 +162,9 @@ mod armed {
     thread_local! {
         /// In so many points that happens in this thread; 0: it does not.
         pub(super) static ARMED: Cell<(u32, Fault)> = const { Cell::new((0, Fault::Death)) };
+        /// What is done in so many points of this area.
+        pub(super) static INTERRUPTED: Cell<Option<(&'static str, u32, Interruption)>> =
+            const { Cell::new(None) };
     }
 
     #[derive(Default)]
@@ -135,7 +186,19 @@ mod armed {
         })
     }
 
+    fn interrupt(point: &'static str) {
+        match INTERRUPTED.take() {
+            Some((area, 0 | 1, what)) if point.split('.').next() == Some(area) => what(),
+            Some((area, points, what)) => {
+                let passed = u32::from(point.split('.').next() == Some(area));
+                INTERRUPTED.set(Some((area, points - passed, what)));
+            }
+            None => {}
+        }
+    }
+
     pub(super) fn hit(point: &'static str) -> io::Result<()> {
+        interrupt(point);
         let (left, fault) = ARMED.get();
         ARMED.set((left.saturating_sub(1), fault));
         match fault {

@@ -14,6 +14,7 @@ use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::fs::Mode;
 
 use crate::control::server::Peer;
+use crate::faults::Pending;
 use crate::plain;
 
 /// A user's rights on files.
@@ -84,11 +85,16 @@ impl UserThread {
     /// Does `work` there and waits for it.
     pub fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> io::Result<R> {
         let (give, outcome) = crossbeam_channel::bounded(1);
+        let pending = Pending::leave();
         let work: Work = Box::new(move || {
-            let _ = give.send(work());
+            pending.enter();
+            let done = work();
+            let _ = give.send((done, Pending::leave()));
         });
         self.work.as_ref().ok_or_else(ended)?.send(work).map_err(|_| ended())?;
-        outcome.recv().map_err(|_| ended())
+        let (done, pending) = outcome.recv().map_err(|_| ended())?;
+        pending.enter();
+        Ok(done)
     }
 }
 
