@@ -12,7 +12,7 @@ use crate::programs::{Contents, POINTER, Programs, caller, find};
 use crate::world::World;
 
 /// For people.
-fn shown(contents: &Contents) -> String {
+pub(crate) fn shown(contents: &Contents) -> String {
     let shown = contents.iter().map(|(path, bytes)| format!("{path}:{:x}", crc32fast::hash(bytes)));
     shown.collect::<Vec<_>>().join(" ")
 }
@@ -125,9 +125,9 @@ impl World {
         }
         let first = |name: &str| self.programs.marked[name].began.first();
         let last = |name: &str| self.programs.marked[name].began.last();
-        let was_removed = |name: &String| self.programs.marked.get(name).is_some_and(|said| said.was_removed);
         // A pointer to what was removed belongs to what was the newest before that.
-        if let (Some(said), Some(current)) = (said.as_ref().filter(|said| !was_removed(said)), current) {
+        let is_known = |name: &&str| self.programs.marked.get(*name).is_none_or(|said| !said.is_odd);
+        if let (Some(said), Some(current)) = (said.as_deref().filter(is_known), current.filter(is_known)) {
             assert!(self.programs.marked.contains_key(said), "{POINTER} has {said:?}");
             assert!(first(said) <= last(current), "{POINTER} has {said}, and {current} is presented");
         }

@@ -67,7 +67,8 @@ impl World {
                 return;
             }
         };
-        touch(&fs, self.caller(), parent, (id, tell));
+        let me = self.caller();
+        self.go(move || touch(&fs, me, parent, (id, tell)));
     }
 
     /// The marker of what was sealed last is set again, though nothing was changed.

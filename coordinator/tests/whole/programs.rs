@@ -73,6 +73,7 @@ pub(crate) struct Draft {
 
 /// A dataset whose marker was set.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "what a test knows of it")]
 pub(crate) struct Marked {
     /// What may be sealed under this name: the newest last.
     pub(crate) versions: Vec<Contents>,
@@ -95,7 +96,8 @@ pub(crate) struct Marked {
     /// Its directory's removal was asked for, and has not failed: it may be gone.
     pub(crate) removing: bool,
     pub(crate) removed: Option<Removed>,
-    pub(crate) was_removed: bool,
+    /// It was removed, or its removal met a marker: when its versions began is not known.
+    pub(crate) is_odd: bool,
 }
 
 /// See the module.
@@ -128,6 +130,7 @@ impl Programs {
     /// All processes are gone.
     pub(crate) fn end(&mut self) {
         (self.draft, self.removals.running) = (None, None);
+        self.removals.raced = false;
         self.asked.clear();
         (self.answers, self.process) = (None, None);
         for marked in self.marked.values_mut() {
@@ -272,7 +275,7 @@ impl World {
     }
 
     /// The checkpoint goes on.
-    fn write_on(&mut self) {
+    pub(crate) fn write_on(&mut self) {
         let Some(mut draft) = self.programs.draft.take() else { return self.begin_checkpoint() };
         match &mut draft.stage {
             Stage::Making(left, asked) => {
@@ -311,7 +314,7 @@ impl World {
     }
 
     /// The next generation of what was sealed last.
-    fn begin_generation(&mut self) -> Option<Draft> {
+    pub(crate) fn begin_generation(&mut self) -> Option<Draft> {
         let name = self.programs.promises.last()?.clone();
         if self.programs.is_marking(&name) {
             return None;
@@ -348,17 +351,18 @@ impl World {
             let _ = tell.send((id, Err(Errno(2))));
             return;
         };
+        let (me, last) = (self.caller(), last.as_bytes().to_vec());
         if bytes.is_none() {
             let done: Done<()> = Box::new(move |gone| {
                 let _ = tell.send((id, gone.map(|()| 0)));
             });
-            fs.unlink(self.caller(), parent, last.as_bytes(), done);
+            self.go(move || fs.unlink(me, parent, &last, done));
         } else {
             let done: Done<(_, Opened)> = Box::new(move |created| {
                 let _ = tell.send((id, created.map(|(_, opened)| opened.fh)));
             });
             let flags = MAKE | libc::O_TRUNC;
-            fs.create(self.caller(), parent, last.as_bytes(), 0o644, flags, done);
+            self.go(move || fs.create(me, parent, &last, 0o644, flags, done));
         }
     }
 
@@ -519,7 +523,9 @@ impl World {
             self.programs.draft = None;
         }
         let version = self.programs.marked[name].versions.len() - 1;
-        self.programs.pointed = outcome.is_ok().then(|| (name.to_owned(), version));
+        // Else it may belong to what began later than this one.
+        let is_sure = outcome.is_ok() && !self.programs.removals.raced;
+        self.programs.pointed = is_sure.then(|| (name.to_owned(), version));
         self.counts.pointers += u64::from(outcome.is_ok());
     }
 

@@ -53,11 +53,21 @@ pub(crate) struct Removals {
     pub(crate) running: Option<Running>,
     /// Markers that had not been answered when their dataset's removal was, or were set afterwards.
     pub(crate) late: BTreeSet<u64>,
+    /// A removal met a marker since the last restart. What is left then may be sealed: a next
+    /// generation that began with the removal.
+    pub(crate) raced: bool,
     /// What no newer datasets have taken from the caches.
     kept: BTreeMap<DatasetId, String>,
 }
 
 impl Marked {
+    /// A file differs from the one of its path that was sealed. Where one node has changed a file
+    /// and another one has removed it, the change wins.
+    fn is_changed(&self, path: &str) -> bool {
+        let sealed = self.promised.map(|promised| &self.versions[promised]);
+        sealed.is_some_and(|sealed| sealed.get(path) != self.versions[self.newest].get(path))
+    }
+
     /// So many of its versions are not to be seen again.
     pub(crate) fn gone(&self) -> usize {
         self.removed.as_ref().map_or(0, |removed| removed.gone)
@@ -98,7 +108,7 @@ impl Programs {
             let removed = Some(Removed { gone, id, witnesses });
             let versions = std::mem::take(&mut marked.versions);
             let began = std::mem::take(&mut marked.began);
-            *marked = Marked { versions, began, removed, was_removed: true, ..Marked::default() };
+            *marked = Marked { versions, began, removed, is_odd: true, ..Marked::default() };
         }
         self.promises.retain(|other| other != name);
         self.removals.kept.retain(|_, other| other != name);
@@ -191,6 +201,11 @@ impl World {
         let other = &self.machines[self.rng.below(self.machines.len())];
         let known = (other.host.clone(), find(&other.worker.fs, &name).unwrap_or_default());
         let races = self.programs.is_marking(&name);
+        self.programs.removals.raced |= races;
+        if races && let Some(marked) = self.programs.marked.get_mut(&name) {
+            marked.is_odd = true;
+            files.retain(|(_, path)| !marked.is_changed(path));
+        }
         if let Some(marked) = self.programs.marked.get_mut(&name) {
             (marked.changed, marked.broken) = (true, true);
         }
@@ -220,7 +235,8 @@ impl World {
         let done: Done<()> = Box::new(move |gone| {
             let _ = tell.send((id, gone.map(|()| 0)));
         });
-        fs.unlink(self.caller(), parent, last.as_bytes(), done);
+        let (me, last) = (self.caller(), last.as_bytes().to_vec());
+        self.go(move || fs.unlink(me, parent, &last, done));
         true
     }
 
@@ -255,7 +271,8 @@ impl World {
         let done: Done<()> = Box::new(move |gone| {
             let _ = tell.send((id, gone.map(|()| 0)));
         });
-        fs.rmdir(self.caller(), parent, last.as_bytes(), done);
+        let (me, last) = (self.caller(), last.as_bytes().to_vec());
+        self.go(move || fs.rmdir(me, parent, &last, done));
     }
 
     pub(crate) fn rmdir_ended(&mut self, path: &str, outcome: Result<u64, Errno>) {

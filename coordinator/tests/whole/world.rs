@@ -10,7 +10,7 @@ use std::time::Duration;
 use scrfs::control::server::Greeting;
 use scrfs::control::{Command, LooseRules, RestartRules, SealRules, Settings, Start};
 use scrfs::dataset::{Protection, Protections, Scheme};
-use scrfs::faults::{self, Died, Fault};
+use scrfs::faults::{self, Died, Fault, Interruption};
 use scrfs::ids::{Epoch, NodeRank};
 use scrfs::prefix::{self, PfsTask, Prefix};
 use scrfs_coordinator::epoch;
@@ -27,6 +27,9 @@ use crate::shares;
 const TICK: Duration = Duration::from_millis(500);
 /// Fault points that a worker which is to die passes at most before it does.
 const POINTS: usize = 12;
+
+/// The lane of flushes.
+const FLUSHES: &str = "scrfs-transfer";
 
 /// What was counted in a seed.
 #[derive(Debug, Default, Clone, Copy)]
@@ -45,6 +48,7 @@ pub(crate) struct Counts {
     pub(crate) removals: u64,
     pub(crate) remade: u64,
     pub(crate) again: u64,
+    pub(crate) interrupted: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -63,6 +67,7 @@ impl std::ops::AddAssign for Counts {
         self.removals += other.removals;
         self.remade += other.remade;
         self.again += other.again;
+        self.interrupted += other.interrupted;
     }
 }
 
@@ -94,6 +99,8 @@ pub(crate) struct World {
     failed: bool,
     /// The mounts could not be presented: what they lacked is there now.
     lacks: bool,
+    /// Steps of programs that are to interrupt something.
+    pub(crate) put_off: Option<Vec<Interruption>>,
     pub(crate) counts: Counts,
     trace: VecDeque<String>,
     is_traced: bool,
@@ -160,6 +167,7 @@ impl World {
             failing,
             failed: false,
             lacks: false,
+            put_off: None,
             counts: Counts::default(),
             trace: VecDeque::new(),
             is_traced: std::env::var_os("SIMULATION_TRACE").is_some(),
@@ -387,11 +395,11 @@ impl World {
             1 => {
                 let command = self.down[at].pop_front().expect("not empty");
                 self.say(|| format!("  rank {at}: {command:?}"));
-                self.mortal(at, |machine| machine.command(command));
+                self.mortal(at, false, |machine| machine.command(command));
             }
             2 => {
                 self.say(|| format!("  rank {at}: {lane}"));
-                self.mortal(at, |machine| {
+                self.mortal(at, acts && self.ready && lane == FLUSHES, |machine| {
                     machine.worker.agenda.work(lane);
                 });
             }
@@ -412,6 +420,7 @@ impl World {
                 let task = self.tasks.pop_front().expect("not empty");
                 let prefix = Prefix::new(&self.settings.prefix, self.epoch, "n");
                 let outcome = prefix::outcome(&prefix, task, &|_| {});
+                self.check_published();
                 self.feed(Input::Pfs(outcome));
             }
             6 => self.act(),
@@ -425,18 +434,27 @@ impl World {
         busy
     }
 
-    /// A piece of a worker's work, in which it may die.
-    fn mortal(&mut self, at: usize, work: impl FnOnce(&Machine)) {
+    /// A piece of a worker's work, in which it may die, and which programs may interrupt.
+    fn mortal(&mut self, at: usize, is_flush: bool, work: impl FnOnce(&Machine)) {
         let dies = self.deadly && self.rng.rarely(15);
         // A restart takes a file that cannot be read for lost.
         let fails = !dies && self.failing && self.ready && self.rng.rarely(60);
         let points = 1 + u32::try_from(self.rng.below(POINTS)).expect("few");
         let errno = *self.rng.pick(&[libc::EIO, libc::ENOSPC]).expect("some");
         let fault = if dies { Fault::Death } else { Fault::Error(errno) };
+        if is_flush && !dies && self.rng.chance(50) {
+            let interruption = self.interruption();
+            faults::interrupt("flush", 1 + u32::try_from(self.rng.below(6)).expect("few"), interruption);
+            self.counts.interrupted += 1;
+        }
         faults::arm(if dies || fails { points } else { 0 }, fault);
         let machine = &self.machines[at];
         let outcome = catch_unwind(AssertUnwindSafe(|| work(machine)));
         faults::arm(0, Fault::Death);
+        if let Some(late) = faults::uninterrupted() {
+            self.counts.interrupted -= 1;
+            late();
+        }
         match outcome {
             Ok(()) if dies && self.rng.chance(50) => self.replace_worker(at),
             Ok(()) => {}
