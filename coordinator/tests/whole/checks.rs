@@ -55,6 +55,7 @@ impl Programs {
     /// A restart presents this dataset. What was promised last and can be had must be it, or be
     /// older.
     pub(crate) fn present(&mut self, current: Option<&str>) {
+        self.flipped.clear();
         if let Some(name) = current {
             assert!(self.marked.contains_key(name), "{name} is presented, and its marker was never set");
         }

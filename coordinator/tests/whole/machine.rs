@@ -92,10 +92,14 @@ impl Machine {
         Self { host: host.to_owned(), directory, worker, link: None, links: 0 }
     }
 
-    /// Flips a bit of one of the files in its cache, if any has bytes.
-    pub(crate) fn flip(&self, seed: u64) -> Option<PathBuf> {
+    /// Flips a bit of one of the files in these directories of its cache, if any has bytes.
+    pub(crate) fn flip(&self, seed: u64, below: &[String]) -> Option<PathBuf> {
         let mut files = Vec::new();
-        collect(&self.directory.join("cache"), &mut files);
+        for directory in below.iter().map(|below| self.directory.join("cache").join(below)) {
+            if directory.exists() {
+                collect(&directory, &mut files);
+            }
+        }
         files.sort();
         let pick = |bound: usize| usize::try_from(seed % bound as u64).expect("below usize");
         let path = (!files.is_empty()).then(|| files[pick(files.len())].clone())?;
@@ -104,7 +108,7 @@ impl Machine {
         bytes[at] ^= 1 << (seed >> 32 & 7);
         let file = std::fs::File::options().write(true).open(&path).expect("a file");
         file.write_all_at(&bytes, 0).expect("a write");
-        Some(path)
+        path.strip_prefix(self.directory.join("cache")).ok().map(Path::to_owned)
     }
 
     /// Its worker is dead, and another one takes over.

@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod checks;
+mod flips;
 mod interrupts;
 mod machine;
 mod markers;

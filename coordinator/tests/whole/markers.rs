@@ -141,7 +141,7 @@ impl World {
         if again.is_some() {
             marked.changed = false;
         }
-        let is_fine = !fails && !marked.broken;
+        let is_fine = !fails && !marked.broken && marked.lost == 0;
         let is_sealed = marked.succeeded == Some((self.epoch, version))
             || again.is_some_and(|(_, epoch)| epoch == self.epoch);
         // It may have left the caches.

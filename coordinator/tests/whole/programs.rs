@@ -105,6 +105,9 @@ pub(crate) struct Marked {
 pub(crate) struct Programs {
     pub(crate) draft: Option<Draft>,
     pub(crate) removals: Removals,
+    /// Hosts and the files there with bits that have flipped since the last restart. Who opens
+    /// them there reads what is there.
+    pub(crate) flipped: BTreeSet<(String, String)>,
     pub(crate) marked: BTreeMap<String, Marked>,
     /// The datasets whose marker's close has returned 0, in that order.
     pub(crate) promises: Vec<String>,
@@ -163,8 +166,11 @@ impl Programs {
     /// This version of a dataset, or a newer one, survives from now on.
     pub(crate) fn promise(&mut self, name: &str, version: usize) {
         let marked = self.marked.get_mut(name).expect("its marker was set");
+        // Nobody looks again at what was sealed before.
+        if marked.promised != Some(version) {
+            marked.lost = 0;
+        }
         marked.promised = Some(version);
-        marked.lost = 0;
         marked.changed = false;
         self.promises.retain(|other| other != name);
         self.promises.push(name.to_owned());
@@ -269,6 +275,7 @@ impl World {
             0..=5 => self.write_on(),
             6 | 7 => self.read_some(at),
             8 => self.remove_on(at),
+            9 if self.flipping && self.rng.chance(30) => self.flip_sealed(at),
             9 if self.rng.chance(30) => self.mark_again(at),
             _ => {}
         }
@@ -537,7 +544,7 @@ impl World {
         machine.worker.fs.release(fh);
         bytes.truncate(filled);
         let marked = &self.programs.marked[name];
-        if marked.changed {
+        if marked.changed || self.programs.flipped.contains(&(host.to_owned(), format!("{name}/{path}"))) {
             return;
         }
         let known = marked.versions.iter().any(|version| version.get(path) == Some(&bytes));

@@ -90,6 +90,11 @@ impl Programs {
         self.promises.retain(|name| kept.values().any(|other| other == name));
     }
 
+    /// By which id it was sealed last, while the caches keep it.
+    pub(crate) fn kept(&self, name: &str) -> Option<DatasetId> {
+        self.removals.kept.iter().find(|(_, kept)| *kept == name).map(|(id, _)| *id)
+    }
+
     /// A dataset other than the newest may leave the caches for want of room.
     pub(crate) fn evicts(&mut self, id: DatasetId) {
         let kept = &mut self.removals.kept;

@@ -49,6 +49,7 @@ pub(crate) struct Counts {
     pub(crate) remade: u64,
     pub(crate) again: u64,
     pub(crate) interrupted: u64,
+    pub(crate) rotten: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -68,6 +69,7 @@ impl std::ops::AddAssign for Counts {
         self.remade += other.remade;
         self.again += other.again;
         self.interrupted += other.interrupted;
+        self.rotten += other.rotten;
     }
 }
 
@@ -99,6 +101,8 @@ pub(crate) struct World {
     failed: bool,
     /// The mounts could not be presented: what they lacked is there now.
     lacks: bool,
+    /// Bits of sealed files flip while programs run.
+    pub(crate) flipping: bool,
     /// Steps of programs that are to interrupt something.
     pub(crate) put_off: Option<Vec<Interruption>>,
     pub(crate) counts: Counts,
@@ -167,6 +171,8 @@ impl World {
             failing,
             failed: false,
             lacks: false,
+            // Of its own, too.
+            flipping: seed % 5 == 1,
             put_off: None,
             counts: Counts::default(),
             trace: VecDeque::new(),
@@ -255,18 +261,6 @@ impl World {
         self.machines[at].succeed();
         self.counts.deaths += 1;
         self.start(if self.start == Start::Restart && !self.ready { Start::Restart } else { Start::Attach });
-    }
-
-    /// A bit of a file in some node's cache is another one now: that node is as good as lost to one
-    /// dataset.
-    pub(crate) fn flip(&mut self) {
-        let at = self.rng.below(self.machines.len());
-        let (seed, host) = (self.rng.number(), self.machines[at].host.clone());
-        if let Some(path) = self.machines[at].flip(seed) {
-            self.say(|| format!("=== a bit of {} on {host} flips", path.display()));
-            self.programs.lost();
-            self.counts.flips += 1;
-        }
     }
 
     /// Nodes die, with all that they have; others come, or come back.
