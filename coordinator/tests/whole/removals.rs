@@ -2,6 +2,7 @@
 //! what must come of that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use scrfs::dataset::Catalog;
@@ -61,11 +62,10 @@ pub(crate) struct Removals {
 }
 
 impl Marked {
-    /// A file differs from the one of its path that was sealed. Where one node has changed a file
-    /// and another one has removed it, the change wins.
-    fn is_changed(&self, path: &str) -> bool {
-        let sealed = self.promised.map(|promised| &self.versions[promised]);
-        sealed.is_some_and(|sealed| sealed.get(path) != self.versions[self.newest].get(path))
+    /// A marker of its next generation may wait. Where one node has changed a file and another one
+    /// removes it, the change wins, so what is sealed then is not known.
+    fn is_next(&self) -> bool {
+        self.promised.is_some_and(|promised| promised != self.newest)
     }
 
     /// So many of its versions are not to be seen again.
@@ -183,17 +183,33 @@ impl World {
         all.retain(|name| find(&self.machines[at].worker.fs, name).is_ok());
         let all: Vec<String> = all.into_iter().collect();
         let Some(name) = self.rng.pick(&all).cloned().filter(|_| self.rng.chance(40)) else { return };
+        let races = self.programs.is_marking(&name);
+        if races && self.programs.marked.get(&name).is_some_and(Marked::is_next) {
+            return;
+        }
         if self.programs.draft.as_ref().is_some_and(|draft| draft.name == name) {
             self.programs.draft = None;
         }
-        let mut hosts = vec![at];
-        if self.rng.chance(40) {
-            hosts = (0..self.machines.len()).collect();
+        let all = if self.rng.chance(40) { 0..self.machines.len() } else { at..at + 1 };
+        let (files, directories) = self.listed(all, &name);
+        let other = &self.machines[self.rng.below(self.machines.len())];
+        let known = (other.host.clone(), find(&other.worker.fs, &name).unwrap_or_default());
+        self.programs.removals.raced |= races;
+        if let Some(marked) = self.programs.marked.get_mut(&name) {
+            (marked.changed, marked.broken) = (true, true);
+            marked.is_odd |= races;
         }
-        let (mut files, mut directories) = (Vec::new(), BTreeSet::from([name.clone()]));
-        for at in hosts {
-            let machine = &self.machines[at];
-            let Ok(top) = find(&machine.worker.fs, &name) else { continue };
+        let host = self.machines[at].host.clone();
+        self.say(|| format!("program on {host}: removes {name}, {files:?}, {directories:?}, races: {races}"));
+        let running = Running { name, host, files, directories, asked: 0, races, known };
+        self.programs.removals.running = Some(running);
+    }
+
+    /// Files of a dataset by host, as these nodes list them, and its directories.
+    fn listed(&self, machines: Range<usize>, name: &str) -> (Vec<(String, String)>, Vec<String>) {
+        let (mut files, mut directories) = (Vec::new(), BTreeSet::from([name.to_owned()]));
+        for machine in &self.machines[machines] {
+            let Ok(top) = find(&machine.worker.fs, name) else { continue };
             let mut found = BTreeSet::new();
             names(&machine.worker.fs, top, "", &mut found);
             for path in found {
@@ -203,22 +219,7 @@ impl World {
                 }
             }
         }
-        let other = &self.machines[self.rng.below(self.machines.len())];
-        let known = (other.host.clone(), find(&other.worker.fs, &name).unwrap_or_default());
-        let races = self.programs.is_marking(&name);
-        self.programs.removals.raced |= races;
-        if races && let Some(marked) = self.programs.marked.get_mut(&name) {
-            marked.is_odd = true;
-            files.retain(|(_, path)| !marked.is_changed(path));
-        }
-        if let Some(marked) = self.programs.marked.get_mut(&name) {
-            (marked.changed, marked.broken) = (true, true);
-        }
-        let host = self.machines[at].host.clone();
-        let directories = directories.into_iter().collect();
-        self.say(|| format!("program on {host}: removes {name}, {files:?}, {directories:?}, races: {races}"));
-        let running = Running { name, host, files, directories, asked: 0, races, known };
-        self.programs.removals.running = Some(running);
+        (files, directories.into_iter().collect())
     }
 
     /// False when that need not be asked.
