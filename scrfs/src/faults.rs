@@ -142,6 +142,7 @@ impl Pending {
     }
 
     #[inline]
+    #[expect(clippy::unused_self, reason = "as with the feature")]
     pub(crate) fn enter(self) {}
 }
 
