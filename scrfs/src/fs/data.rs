@@ -73,6 +73,8 @@ impl FileSystem {
             Some(Place::Entry(name)) if handle.writable() => {
                 self.loose_closed(name, handle.inode.id, caller, done);
             }
+            // Its dataset was removed, or it alone: nothing was sealed, and nothing will be.
+            None if handle.writable() && handle.marks => done(Err(Errno(libc::EIO))),
             _ => done(Ok(())),
         }
     }

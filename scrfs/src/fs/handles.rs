@@ -37,6 +37,8 @@ pub struct Handle {
     pub(crate) side: Mutex<Option<Arc<File>>>,
     /// Who opened it.
     pub(crate) process: Arc<Process>,
+    /// It was opened under a name that marks a dataset.
+    pub(crate) marks: bool,
     /// Closes of it that have set a marker and wait.
     pub(crate) marking: AtomicU32,
     /// A predecessor opened it, and may have heard of its close.
@@ -51,8 +53,8 @@ impl Handle {
     pub(crate) fn nowhere(inode: Arc<Inode>, flags: i32) -> Self {
         let (file, side, registration) = (None, Mutex::new(Rank::Served, None), Mutex::default());
         let marking = AtomicU32::new(0);
-        let (paged, inherited, process) = (false, false, Arc::default());
-        Self { inode, flags, file, paged, side, process, marking, inherited, registration }
+        let (paged, marks, inherited, process) = (false, false, false, Arc::default());
+        Self { inode, flags, file, paged, side, process, marks, marking, inherited, registration }
     }
 
     /// Opened so that a shared mapping of it can be stored to.

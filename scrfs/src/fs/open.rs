@@ -248,8 +248,7 @@ impl FileSystem {
             let open = || if marker { self.table.opening(open) } else { self.admitted(open) }.map(File::from);
             Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
         };
-        let acts = self.is_mark(place) || matches!(place, Place::Entry(_));
-        Ok(self.opened(inode, flags, caller, file, (marker, acts)))
+        Ok(self.opened(inode, flags, caller, file, place))
     }
 
     /// Opens the marker of a sealed dataset; where nobody wrote one, an empty one is made.
@@ -305,12 +304,13 @@ impl FileSystem {
         flags: i32,
         caller: Caller,
         file: Option<File>,
-        (marker, acts): (bool, bool),
+        place: &Place,
     ) -> Opened {
+        let marks = self.is_mark(place);
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let data = match &file {
             None => Data::Passthrough,
-            Some(_) if marker => Data::Direct,
+            Some(_) if place.is_marker() => Data::Direct,
             Some(file) => Data::Paged { kept: self.pages.may_stay(inode.id, file) },
         };
         let handle = Arc::new(Handle {
@@ -320,6 +320,7 @@ impl FileSystem {
             paged: matches!(data, Data::Paged { .. }),
             side: Mutex::new(Rank::Served, None),
             process: if writes { self.processes.of(caller) } else { Arc::default() },
+            marks,
             marking: AtomicU32::new(0),
             inherited: false,
             registration: Mutex::default(),
@@ -329,6 +330,7 @@ impl FileSystem {
         }
         self.meters.opened(&handle, caller.uid, || Some(self.table.path(inode.id)?.to_string()));
         let fh = self.handles.add(Arc::clone(&handle), caller.unique);
+        let acts = marks || matches!(place, Place::Entry(_));
         Opened { fh, handle, data, acts }
     }
 }

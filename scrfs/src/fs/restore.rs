@@ -169,6 +169,7 @@ impl FileSystem {
                 },
             };
             let Ok(inode) = self.table.get(file.inode) else { continue };
+            let marks = self.place_of(file.inode).is_some_and(|(_, place)| self.is_mark(&place));
             let plain = data.is_some();
             let process = Arc::new(Process { pid: file.pid, command: file.command.clone(), rank: file.rank });
             let handle = Handle {
@@ -178,6 +179,7 @@ impl FileSystem {
                 paged: false,
                 side: Mutex::new(Rank::Served, None),
                 process,
+                marks,
                 marking: AtomicU32::new(0),
                 inherited: true,
                 registration: Mutex::default(),

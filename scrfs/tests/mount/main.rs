@@ -36,6 +36,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, XattrFlags};
 
+use self::lead::Steady;
+
 const SCRFS: &str = env!("CARGO_BIN_EXE_scrfs");
 
 thread_local! {
@@ -397,6 +399,31 @@ fn a_marker_that_nobody_can_seal_fails() {
             ! touch ck/.complete 2>/dev/null; ls -A ck > list; test \"$(cat list)\" = f; rm -rf ck",
         );
         assert!(!m.at("ck").exists());
+    });
+}
+
+#[test]
+fn a_marker_that_was_removed_while_it_was_open_seals_nothing() {
+    both_modes(|m| {
+        let lead = Steady::start(&m.control());
+        lead.seal();
+        fs::create_dir(m.at("ck")).unwrap();
+        fs::write(m.at("ck/f"), b"bytes").unwrap();
+        fs::write(m.at("ck/.complete"), b"").unwrap();
+        m.shell(
+            0,
+            "exec 3<>ck/.complete; rm -r ck; python3 -c '
+import os
+try:
+    os.close(3)
+except OSError as error:
+    assert error.errno == 5, error
+else:
+    raise SystemExit(\"its program would take the checkpoint for safe\")
+'",
+        );
+        assert!(!m.at("ck").exists());
+        lead.end();
     });
 }
 
