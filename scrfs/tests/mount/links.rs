@@ -43,9 +43,16 @@ fn who_waits_for_the_seal_writes_the_name_that_it_opened() {
                 work();
             });
             let thread_id = told.recv().unwrap().as_raw_nonzero();
-            let at = format!("/proc/self/task/{thread_id}/wchan");
-            wait_until("the request", || {
-                fs::read_to_string(&at).is_ok_and(|at| at.contains("request_wait_answer"))
+            // A name that is only being looked up is looked up again.
+            let at = format!("/proc/self/task/{thread_id}/stack");
+            wait_until("the request to open or to truncate", || {
+                let has = |stack: &str, call: &str| stack.contains(call);
+                fs::read_to_string(&at).is_ok_and(|stack| {
+                    has(&stack, "request_wait_answer")
+                        && ["fuse_do_setattr", "fuse_send_open", "fuse_do_open", "fuse_file_open"]
+                            .iter()
+                            .any(|call| has(&stack, call))
+                })
             });
             thread
         };
