@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use scrfs::control::client::{self, ClientError, DataConnection, Link};
-use scrfs::control::outbox::{self, Beat, Outbox};
-use scrfs::control::stream::Closer;
 use scrfs::control::{Answer, Ask, Command, DataReply, DataRequest, Event, Reason, Role};
 use scrfs::ids::Epoch;
 use scrfs::prefix::status::Source;
@@ -28,8 +27,6 @@ pub const SUCCESSOR_LIMIT: Duration = Duration::from_secs(5);
 const CLOSED_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks at a mount that is coming up: nothing tells of it.
 const MOUNT_RETRY: Duration = Duration::from_millis(50);
-/// Commands that may wait for a daemon that does not read; after that the link is closed.
-const COMMANDS_MAX: usize = 1 << 16;
 /// Between two questions whether the daemon is there.
 const PING: Duration = Duration::from_secs(1);
 /// Who has not answered for so long may hang; [`crate::watch`] says when it counts as that.
@@ -147,8 +144,7 @@ fn try_find(mount: &Path) -> Result<Found, NodeError> {
 
 /// The greeted daemon. The link ends with this.
 pub struct Node {
-    commands: Outbox<Command>,
-    closer: Closer,
+    commands: Sender<Command>,
 }
 
 /// When the daemon was heard last, in whatever session. One that is stopped, or hangs, says
@@ -189,14 +185,26 @@ impl Found {
         pulse: Arc<Pulse>,
         up: impl Fn(FromDaemon) + Clone + Send + 'static,
     ) -> Result<Node, NodeError> {
-        let Link { commands: down, mut events } = Link::connect(&self.directory, role, ASK_LIMIT)?;
-        let (commands, carrier) = outbox::outbox(COMMANDS_MAX);
+        let Link { commands: mut down, mut events } = Link::connect(&self.directory, role, ASK_LIMIT)?;
+        let (commands, waiting) = unbounded::<Command>();
         let closer = down.closer();
-        carrier.begin(down.into_sender());
-        let (lost, ends) = (up.clone(), closer.clone());
-        let writer = move || match carrier.run(Some(&Beat { every: PING, message: || Command::Ping })) {
-            Ok(()) => ends.close(),
-            Err(error) => lost(FromDaemon::Lost(error.to_string())),
+        let lost = up.clone();
+        let writer = move || {
+            let mut asked = Instant::now();
+            loop {
+                let command = match waiting.recv_timeout(PING.saturating_sub(asked.elapsed())) {
+                    Ok(command) => command,
+                    Err(RecvTimeoutError::Timeout) => {
+                        asked = Instant::now();
+                        Command::Ping
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return closer.close(),
+                };
+                if let Err(error) = down.send(&command) {
+                    lost(FromDaemon::Lost(error.to_string()));
+                    return;
+                }
+            }
         };
         let reader = move || {
             loop {
@@ -211,7 +219,7 @@ impl Found {
         };
         spawn("link-down", writer)?;
         spawn("link-up", reader)?;
-        Ok(Node { commands, closer })
+        Ok(Node { commands })
     }
 
     /// Asks it as an operator does.
@@ -256,10 +264,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), NodeErr
 impl Node {
     /// Passes a command on, in order. A lost link is told by [`FromDaemon::Lost`].
     pub fn send(&self, command: Command) {
-        if !self.commands.send(command) {
-            tracing::error!("the daemon does not read its commands, closing its link");
-            self.closer.close();
-        }
+        // The writer is gone only after it told of the lost link.
+        drop(self.commands.send(command));
     }
 }
 

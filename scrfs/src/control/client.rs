@@ -192,11 +192,6 @@ impl CommandSender {
     pub fn closer(&self) -> Closer {
         self.0.closer()
     }
-
-    /// For a [`super::outbox::Carrier`].
-    pub fn into_sender(self) -> Sender {
-        self.0
-    }
 }
 
 /// The half of a [`Link`] that receives.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::loose::{Age, LooseOwner, LooseStamp, LooseVersion};
-use super::outbox::Message;
 use super::{Advice, DirHeld, DirOp, Reason, SealedFile, Severity};
 #[cfg(doc)]
 use super::{Event, Inventory, loose::LooseInventory};
@@ -24,29 +23,6 @@ pub enum MarkerOutcome {
     Refused(String),
     /// Success, and nothing is sealed (`SCR_ENABLE=0`).
     Waived,
-}
-
-impl Message for Command {
-    /// Those that programs wait for, and none that names many files.
-    fn is_short(&self) -> bool {
-        matches!(
-            self,
-            Self::Ping
-                | Self::DirPrepare { .. }
-                | Self::DirApply { .. }
-                | Self::DirFinish { .. }
-                | Self::AskChanges(_)
-                | Self::Freeze { .. }
-                | Self::AllFrozen(_)
-                | Self::Drop { .. }
-                | Self::Sealed(_)
-                | Self::MarkersEnd { .. }
-                | Self::Evict(_)
-                | Self::Fetched { .. }
-                | Self::LooseAsk { .. }
-                | Self::LooseFinish { .. }
-        )
-    }
 }
 
 /// Commands of the lead to a daemon; the node's coordinator hands them on. Each is answered by the

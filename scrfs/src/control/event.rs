@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 #[cfg(doc)]
 use super::Command;
 use super::loose::{Begun, LooseEntry, LooseInventory, LooseStamp, LooseVersion};
-use super::outbox::Message;
 use super::{DirOp, FrozenFile, FrozenPart, Inventory, Reason, VerifiedMember};
 use crate::dataset::Catalog;
 use crate::ids::{DatasetId, Member, RequestId};
@@ -60,29 +59,6 @@ pub struct SealedFile {
     pub id: DatasetId,
     /// Relative to the dataset's directory.
     pub path: RelPath,
-}
-
-impl Message for Event {
-    /// Those that programs wait for, and none that names many files.
-    fn is_short(&self) -> bool {
-        matches!(
-            self,
-            Self::Pong
-                | Self::DirRequest { .. }
-                | Self::DirPrepared { .. }
-                | Self::DirApplied { .. }
-                | Self::Marker { .. }
-                | Self::Invalid { .. }
-                | Self::Dropped(_)
-                | Self::Committed { .. }
-                | Self::Evicted(_)
-                | Self::Removed(_)
-                | Self::Overwritten(_)
-                | Self::LooseStored { .. }
-                | Self::Fetch { .. }
-                | Self::Asked { .. }
-        )
-    }
 }
 
 /// What a daemon tells the lead.

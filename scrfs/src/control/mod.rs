@@ -20,7 +20,6 @@ mod greeting;
 mod held;
 pub mod loose;
 pub mod lost;
-pub mod outbox;
 pub(crate) mod peer;
 pub mod question;
 pub mod ready;

@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use crossbeam_channel::{Receiver as Inbox, Sender as Outbox, TrySendError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::codec::{FRAME_MAX, HELLO_MAX};
-use super::outbox::{self, Carrier, Outbox};
 pub use super::peer::Peer;
 use super::stream::{self, Closer, Receiver, SOCKET_NAME, Sender, StreamError};
 use super::{
@@ -71,24 +71,16 @@ pub struct Refusal {
 #[derive(Clone)]
 pub struct LinkHandle {
     id: u64,
-    to: To,
-}
-
-#[derive(Clone)]
-enum To {
-    Coordinator {
-        outbox: Outbox<Event>,
-        closer: Closer,
-    },
-    /// In a simulation.
-    Simulated(crossbeam_channel::Sender<Event>),
+    outbox: Outbox<Event>,
+    /// None: in a simulation.
+    closer: Option<Closer>,
 }
 
 impl LinkHandle {
     /// A link without a socket, for simulations, and where its events arrive.
-    pub fn simulated(id: u64) -> (Self, crossbeam_channel::Receiver<Event>) {
-        let (to, events) = crossbeam_channel::unbounded();
-        (Self { id, to: To::Simulated(to) }, events)
+    pub fn simulated(id: u64) -> (Self, Inbox<Event>) {
+        let (outbox, events) = crossbeam_channel::unbounded();
+        (Self { id, outbox, closer: None }, events)
     }
 
     /// Tells this link from all others of this daemon.
@@ -98,21 +90,18 @@ impl LinkHandle {
 
     /// Sends an event, in order; never waits.
     pub fn send(&self, event: Event) {
-        match &self.to {
-            To::Coordinator { outbox, .. } => {
-                if !outbox.send(event) {
-                    tracing::error!(link = self.id, "coordinator does not read its events, closing its link");
-                    self.close();
-                }
+        match self.outbox.try_send(event) {
+            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+            Err(TrySendError::Full(_)) => {
+                tracing::error!(link = self.id, "coordinator does not read its events, closing its link");
+                self.close();
             }
-            // Its end may be gone.
-            To::Simulated(to) => drop(to.send(event)),
         }
     }
 
     /// Ends the link; [`Service::detached`] follows.
     pub fn close(&self) {
-        if let To::Coordinator { closer, .. } = &self.to {
+        if let Some(closer) = &self.closer {
             closer.close();
         }
     }
@@ -402,10 +391,10 @@ fn serve_coordinator(
     mut sender: Sender,
     mut receiver: Receiver,
 ) -> Result<(), StreamError> {
+    let (outbox, inbox) = crossbeam_channel::bounded(EVENTS_MAX);
     let id = shared.next_link.fetch_add(1, Ordering::SeqCst);
     let closer = sender.closer();
-    let (outbox, carrier) = outbox::outbox(EVENTS_MAX);
-    let link = LinkHandle { id, to: To::Coordinator { outbox, closer: closer.clone() } };
+    let link = LinkHandle { id, outbox, closer: Some(closer.clone()) };
     if let Err(refusal) = service.attach(greeting, peer, &link) {
         return refused(&mut sender, refusal);
     }
@@ -413,10 +402,9 @@ fn serve_coordinator(
     let mut ended = sender.send(&Welcome::Accepted);
     if ended.is_ok() {
         drop(link);
-        carrier.begin(sender);
         let writing = Builder::new()
             .name("scrfs-events".into())
-            .spawn(move || send_events(&carrier))
+            .spawn(move || send_events(&mut sender, &inbox))
             .map_err(StreamError::from);
         ended = match writing {
             Ok(_) => take_commands(service.as_ref(), id, &mut receiver),
@@ -443,9 +431,13 @@ fn take_commands(service: &dyn Service, link: u64, receiver: &mut Receiver) -> R
 }
 
 /// Ends when the service has dropped the link, or the coordinator is gone.
-fn send_events(carrier: &Carrier<Event>) {
-    if let Err(error) = carrier.run(None) {
-        tracing::debug!(%error, "cannot send an event to the coordinator");
+fn send_events(sender: &mut Sender, inbox: &Inbox<Event>) {
+    for event in inbox {
+        if let Err(error) = sender.send(&event) {
+            tracing::debug!(%error, "cannot send an event to the coordinator");
+            sender.close();
+            return;
+        }
     }
 }
 

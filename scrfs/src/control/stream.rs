@@ -118,30 +118,12 @@ impl Sender {
         self.send_frame(&codec::encode(message)?, Some(descriptor))
     }
 
-    /// Sends of a frame what the socket takes without waiting; tells how many bytes that was.
-    pub fn send_at_once(&mut self, frame: &[u8]) -> Result<usize, StreamError> {
-        loop {
-            match send_some(self.stream.as_fd(), frame, None, SendFlags::DONTWAIT) {
-                Ok(count) => return Ok(count),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(0),
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(StreamError::Closed),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-
-    /// Sends what [`Sender::send_at_once`] has left of a frame.
-    pub fn send_rest(&mut self, rest: &[u8]) -> Result<(), StreamError> {
-        self.send_frame(rest, None)
-    }
-
     fn send_frame(&mut self, frame: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), StreamError> {
         let mut sent = 0;
         while sent < frame.len() {
             // The descriptor rides on the first byte.
             let riding = descriptor.filter(|_| sent == 0);
-            match send_some(self.stream.as_fd(), &frame[sent..], riding, SendFlags::empty()) {
+            match send_some(self.stream.as_fd(), &frame[sent..], riding) {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
@@ -176,12 +158,7 @@ impl Closer {
     }
 }
 
-fn send_some(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    riding: Option<BorrowedFd<'_>>,
-    how: SendFlags,
-) -> Result<usize, Errno> {
+fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], riding: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let carried = riding.map(|descriptor| [descriptor]);
@@ -190,7 +167,7 @@ fn send_some(
     {
         return Err(Errno::NOBUFS);
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, how | SendFlags::NOSIGNAL)
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
 }
 
 /// The half that receives.
