@@ -13,7 +13,7 @@ use crate::ids::{DatasetId, RequestId};
 use crate::lock::MutexGuard;
 use crate::path::RelPath;
 
-use super::core::desk::{Effect, Input, Lead, Terms};
+use super::core::desk::{Effect, Input, Lead, Outcome, Terms};
 use super::core::waiting::{DIRECTORY_MAX, Marker, Waiter, Wanted};
 use super::node::{Node, never_voted};
 use super::promise::Settling;
@@ -38,14 +38,11 @@ impl Node {
         };
         let coordinator_wait = self.coordinator_wait(state);
         let terms = Terms { now: self.now(), lead, coordinator_wait, seal_timeout: state.seal_timeout() };
-        let mut others = Vec::new();
-        for effect in state.desk.step(&terms, input) {
-            match effect {
-                Effect::Ask(event) => state.send_request(event),
-                other => others.push(other),
-            }
+        let Outcome { questions, effects } = state.desk.step(&terms, input);
+        for question in questions {
+            state.send_request(question);
         }
-        others
+        effects
     }
 
     /// Gives the desk an input, and does what follows. Not to be called with a lock held.
@@ -74,7 +71,6 @@ impl Node {
     pub(super) fn carry_out_effects(&self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Ask(event) => self.state.lock().send_request(event),
                 Effect::Answer(waiter, errno) => waiter.answer(errno),
                 Effect::Alone(waiter) => self.do_alone(waiter),
                 Effect::TimedOut { waiter, led } => self.timed_out(waiter, led),
@@ -83,6 +79,7 @@ impl Node {
                     &format!("no coordinator came within {wait:?}: directory operations act on this node alone from now on"),
                 ),
                 Effect::NoSuccessor => self.successor_did_not_come(),
+                // Who has told the desk of the markers goes on with it.
                 Effect::OwedEnded => {}
             }
         }

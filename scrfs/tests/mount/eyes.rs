@@ -178,11 +178,7 @@ fn attributes_tell_what_is_known_of_a_file() {
 #[test]
 fn attributes_of_a_sealed_file() {
     both_modes(|m| {
-        let lead = Steady::start(&m.control());
-        lead.seal();
-        fs::create_dir(m.at("ck")).unwrap();
-        fs::write(m.at("ck/f"), b"bytes").unwrap();
-        fs::write(m.at("ck/.complete"), b"").unwrap();
+        let lead = Steady::with_sealed(m);
         assert_eq!(attribute(m, "ck/f", "user.scrfs.id").as_deref(), Some("1"));
         assert_eq!(attribute(m, "ck/f", "user.scrfs.state").as_deref(), Some("protected"));
         let crc = format!("{:08x}", crc32fast::hash(b"bytes"));

@@ -19,6 +19,8 @@ use scrfs::daemon::CacheStore;
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Protections, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 
+use super::Mounted;
+
 const WAIT: Duration = Duration::from_mins(1);
 /// How long the steady lead waits before it looks what it is told.
 const TURN: Duration = Duration::from_millis(50);
@@ -225,6 +227,16 @@ impl Steady {
             }
         });
         Self { orders, thread }
+    }
+
+    /// With the sealed dataset `ck`, which has one file, `f`.
+    pub(crate) fn with_sealed(m: &Mounted) -> Self {
+        let lead = Self::start(&m.control());
+        lead.seal();
+        fs::create_dir(m.at("ck")).unwrap();
+        fs::write(m.at("ck/f"), b"bytes").unwrap();
+        fs::write(m.at("ck/.complete"), b"").unwrap();
+        lead
     }
 
     /// From now on it seals.

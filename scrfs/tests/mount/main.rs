@@ -405,11 +405,7 @@ fn a_marker_that_nobody_can_seal_fails() {
 #[test]
 fn a_marker_that_was_removed_while_it_was_open_seals_nothing() {
     both_modes(|m| {
-        let lead = Steady::start(&m.control());
-        lead.seal();
-        fs::create_dir(m.at("ck")).unwrap();
-        fs::write(m.at("ck/f"), b"bytes").unwrap();
-        fs::write(m.at("ck/.complete"), b"").unwrap();
+        let lead = Steady::with_sealed(m);
         m.shell(
             0,
             "exec 3<>ck/.complete; rm -r ck; python3 -c '

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use scrfs::control::{HeldState, MemberPart, NoRoom};
 use scrfs::dataset::{Catalog, Scheme};
-use scrfs::ids::DatasetId;
+use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 use scrfs_coordinator::job::{Fresh, Job, JobFailure, JobId, JobOutput, JobResult, SetMember};
 
@@ -84,16 +84,9 @@ impl World {
             let here = node.0 as usize == share.node;
             let dataset = self.nodes[node.0 as usize].datasets.get_mut(&id);
             let Some(dataset) = dataset else { return passing("it was removed") };
-            let fetched = dataset.frozen.take_if(|(of, _)| here && of == member).map(|(_, data)| data);
-            let is_fetched = dataset.frozen.as_ref().is_some_and(|(of, _)| of == member);
-            if let Some(data) = fetched {
-                dataset.members.insert(*member, data);
-            }
+            let is_fetched = is_to_come(dataset, *member, here);
             match dataset.members.get_mut(member) {
-                Some(data) if data.bad && !is_fetched => {
-                    let bad = here.then_some(at).into_iter().collect();
-                    return Err(JobFailure { bad, ..JobFailure::passing("its bytes are bad".to_owned()) });
-                }
+                Some(data) if data.bad && !is_fetched => return not_as_sealed(here.then_some(at)),
                 Some(data) if here => {
                     data.encodings.insert(0);
                     let (member, entries) = (*member, Vec::new());
@@ -135,16 +128,9 @@ impl World {
                 }
                 return passing("it was removed");
             };
-            let fetched = dataset.frozen.take_if(|(of, _)| here && of == member).map(|(_, data)| data);
-            let is_fetched = dataset.frozen.as_ref().is_some_and(|(of, _)| of == member);
-            if let Some(data) = fetched {
-                dataset.members.insert(*member, data);
-            }
+            let is_fetched = is_to_come(dataset, *member, here);
             match dataset.members.get_mut(member) {
-                Some(data) if data.bad && !is_fetched => {
-                    let bad = here.then_some(at).into_iter().collect();
-                    return Err(JobFailure { bad, ..JobFailure::passing("its bytes are bad".to_owned()) });
-                }
+                Some(data) if data.bad && !is_fetched => return not_as_sealed(here.then_some(at)),
                 // Its own share makes it, or takes what was fetched.
                 None if fresh.is_some() || is_fetched => {}
                 None => return passing("a peer is gone"),
@@ -223,6 +209,20 @@ impl World {
         }
         Ok(output)
     }
+}
+
+/// What was fetched of a member is it from its own share on. True while that has not begun.
+fn is_to_come(dataset: &mut Dataset, member: Member, here: bool) -> bool {
+    if let Some((_, data)) = dataset.frozen.take_if(|(of, _)| here && *of == member) {
+        dataset.members.insert(member, data);
+    }
+    dataset.frozen.as_ref().is_some_and(|(of, _)| *of == member)
+}
+
+/// A share has read bad bytes, its own ones where a position is given.
+fn not_as_sealed(own: Option<u32>) -> JobResult {
+    let bad = own.into_iter().collect();
+    Err(JobFailure { bad, ..JobFailure::passing("its bytes are bad".to_owned()) })
 }
 
 fn passing(reason: &str) -> JobResult {

@@ -70,10 +70,23 @@ pub(in crate::daemon) enum Input {
     Stops,
 }
 
-/// What is to be done, in this order.
+/// What follows from an input.
+#[derive(Default)]
+pub(in crate::daemon) struct Outcome {
+    /// What the lead is asked, in this order, before the desk has another input.
+    pub(in crate::daemon) questions: Vec<Event>,
+    /// What is to be done, in this order.
+    pub(in crate::daemon) effects: Vec<Effect>,
+}
+
+impl From<Vec<Effect>> for Outcome {
+    fn from(effects: Vec<Effect>) -> Self {
+        Self { effects, ..Self::default() }
+    }
+}
+
+/// One thing that is to be done.
 pub(in crate::daemon) enum Effect {
-    /// The lead is asked.
-    Ask(Event),
     /// The program is answered: 0 or an errno.
     Answer(Waiter, i32),
     /// Nobody leads: this node alone does what it can.
@@ -125,60 +138,61 @@ impl Desk {
     }
 
     /// Takes an input; what follows from it is to be done.
-    pub(in crate::daemon) fn step(&mut self, terms: &Terms, input: Input) -> Vec<Effect> {
+    pub(in crate::daemon) fn step(&mut self, terms: &Terms, input: Input) -> Outcome {
         match input {
             Input::Asks(waiter) => self.asks(terms, waiter),
             Input::Attached => {
                 (self.was_attached, self.is_isolated, self.lost_at) = (true, false, None);
                 self.waiting.restart_clocks(terms.now, terms.seal_timeout);
-                Vec::new()
+                Outcome::default()
             }
             Input::Gone => {
                 self.lost_at = Some(terms.now);
                 self.waiting.bound_all(terms.now + terms.coordinator_wait);
-                Vec::new()
+                Outcome::default()
             }
             Input::Serves(owed) => {
                 let owed = self.waiting.owe(owed);
-                owed.into_iter().chain(self.waiting.events()).map(Effect::Ask).collect()
+                let questions = owed.into_iter().chain(self.waiting.events()).collect();
+                Outcome { questions, ..Outcome::default() }
             }
             Input::Directory(request, errno) => {
                 let is_that = |waiter: &Waiter| matches!(waiter.wanted, Wanted::Directory(_));
-                answered(self.waiting.take_if(request, is_that), errno)
+                answered(self.waiting.take_if(request, is_that), errno).into()
             }
             Input::Loose(request, errno) => {
                 let is_that = |waiter: &Waiter| matches!(waiter.wanted, Wanted::Loose(_));
-                answered(self.waiting.take_if(request, is_that), errno)
+                answered(self.waiting.take_if(request, is_that), errno).into()
             }
-            Input::Fetched(request, errno) => answered(self.waiting.take_fetch(request), errno),
+            Input::Fetched(request, errno) => answered(self.waiting.take_fetch(request), errno).into(),
             Input::Frozen { name, id, background } => {
-                answered(self.waiting.take_unhurried(&name, id, background), 0)
+                answered(self.waiting.take_unhurried(&name, id, background), 0).into()
             }
             Input::Markers(requests, errno) => {
                 let (waiters, owed) = self.waiting.end_markers(&requests);
                 let ended = owed.then_some(Effect::OwedEnded);
-                answered(waiters, errno).into_iter().chain(ended).collect()
+                answered(waiters, errno).into_iter().chain(ended).collect::<Vec<_>>().into()
             }
             Input::Die(requests) => {
                 let waiters = requests.into_iter().filter_map(|request| self.waiting.take(request));
-                answered(waiters, libc::EINTR)
+                answered(waiters, libc::EINTR).into()
             }
-            Input::Look { progress } => self.look(terms, progress),
-            Input::Stops => answered(self.waiting.take_all(), libc::EIO),
+            Input::Look { progress } => self.look(terms, progress).into(),
+            Input::Stops => answered(self.waiting.take_all(), libc::EIO).into(),
         }
     }
 
-    fn asks(&mut self, terms: &Terms, mut waiter: Waiter) -> Vec<Effect> {
+    fn asks(&mut self, terms: &Terms, mut waiter: Waiter) -> Outcome {
         let is_led = terms.lead != Lead::Nobody;
         if !is_led && (!self.was_attached || self.is_isolated) {
-            return vec![Effect::Alone(waiter)];
+            return vec![Effect::Alone(waiter)].into();
         }
         let bound =
             if is_led { attached_bound(&waiter.wanted, terms.seal_timeout) } else { terms.coordinator_wait };
         (waiter.since, waiter.deadline) = (terms.now, terms.now + bound);
         // Who serves later asks for all that waits by then.
         let question = self.waiting.begins(waiter).filter(|_| terms.lead == Lead::Serves);
-        question.into_iter().map(Effect::Ask).collect()
+        Outcome { questions: question.into_iter().collect(), ..Outcome::default() }
     }
 
     /// Ends the waits whose bound has passed, and the wait for a successor.

@@ -43,13 +43,18 @@ fn wanted(kind: &str, name: &str) -> Wanted {
     }
 }
 
+fn asked(question: &Event) -> String {
+    match question {
+        Event::DirRequest { request, .. } => format!("ask mkdir {}", request.serial),
+        Event::Marker { request, .. } => format!("ask marker {}", request.serial),
+        Event::Fetch { request, .. } => format!("ask fetch {}", request.serial),
+        Event::LooseRequest { request, .. } => format!("ask loose {}", request.serial),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn told(effect: &Effect) -> String {
     match effect {
-        Effect::Ask(Event::DirRequest { request, .. }) => format!("ask mkdir {}", request.serial),
-        Effect::Ask(Event::Marker { request, .. }) => format!("ask marker {}", request.serial),
-        Effect::Ask(Event::Fetch { request, .. }) => format!("ask fetch {}", request.serial),
-        Effect::Ask(Event::LooseRequest { request, .. }) => format!("ask loose {}", request.serial),
-        Effect::Ask(other) => panic!("{other:?}"),
         Effect::Answer(waiter, errno) => format!("answer {} {errno}", waiter.request.serial),
         Effect::Alone(waiter) => format!("alone {}", waiter.request.serial),
         Effect::TimedOut { waiter, led } => {
@@ -117,7 +122,8 @@ impl Trial {
             coordinator_wait: Duration::from_secs(10),
             seal_timeout: Duration::from_mins(1),
         };
-        self.desk.step(&terms, input).iter().map(told).collect::<Vec<_>>().join(", ")
+        let Outcome { questions, effects } = self.desk.step(&terms, input);
+        questions.iter().map(asked).chain(effects.iter().map(told)).collect::<Vec<_>>().join(", ")
     }
 }
 
