@@ -63,7 +63,7 @@ impl Running {
             let recover = Recover::begin(&mut self.cluster, settle.held, contents);
             self.phase = Phase::Recovering(Box::new(recover));
         } else {
-            let advised = settle.advised();
+            let (advised, removed) = (settle.advised(), settle.removed());
             settle.hand_over(&mut self.cluster, &mut self.seals);
             let sealed = self.cluster.datasets.all().map(|catalog| catalog.created_us).max();
             self.advice.resume(self.cluster.now, &advised, sealed);
@@ -73,7 +73,7 @@ impl Running {
             self.loose.doubts = self.seals.doubts().map(loose::age_of).collect();
             let doubts = self.seals.doubts().map(|catalog| (catalog.name.clone(), catalog.id));
             let doubts: Vec<_> = doubts.collect();
-            self.loose.attach(&mut self.cluster, &doubts);
+            self.loose.attach(&mut self.cluster, &doubts, &removed);
         }
     }
 

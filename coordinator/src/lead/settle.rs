@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use scrfs::control::loose::Age;
 use scrfs::control::{Advice, Command, DirHeld, DirOp, HeldState, Inventory, Reason, Removed, Start};
 use scrfs::dataset::{Catalog, Layout};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
@@ -211,6 +212,12 @@ impl Settle {
     /// What the daemons were told by the lead before.
     pub(super) fn advised(&self) -> Vec<Advice> {
         self.inventories.values().filter_map(|inventory| inventory.advice).collect()
+    }
+
+    /// Sealed datasets that programs have removed, as far as the daemons remember.
+    pub(super) fn removed(&self) -> Vec<Age> {
+        let removed = self.inventories.values().flat_map(|inventory| &inventory.removed);
+        removed.map(|removed| Age { epoch: removed.epoch, id: removed.id }).collect()
     }
 
     pub(super) fn done(&self) -> bool {

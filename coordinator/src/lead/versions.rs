@@ -89,6 +89,11 @@ impl Versions {
         is_lost(self.base, version)
     }
 
+    /// A dataset of a branch that a restart gave up.
+    pub(super) fn is_lost_dataset(&self, age: Age) -> bool {
+        self.base.is_some_and(|base| base.gave_up_dataset(age))
+    }
+
     /// Forgets what the restart of `base` gave up.
     pub(super) fn drop_lost(&mut self, base: LooseBase) {
         self.by_stamp.retain(|_, version| !is_lost(Some(base), version));
@@ -104,7 +109,7 @@ impl Versions {
     /// May be presented with `age`.
     fn belongs(&self, version: &LooseVersion, age: Age) -> bool {
         let LooseOwner::Sealed(owner) = &version.owner else { return false };
-        let old_branch = self.base.filter(|base| age.epoch < base.epoch && age > base.shown);
+        let old_branch = self.base.filter(|base| base.gave_up_dataset(age));
         let branch = match old_branch {
             Some(base) => version.stamp.epoch < base.epoch,
             None => !self.is_lost(version),

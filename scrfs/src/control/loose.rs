@@ -175,6 +175,11 @@ impl LooseBase {
         };
         version.stamp.epoch < self.epoch && later
     }
+
+    /// The dataset of `age` is of a branch that this restart gave up.
+    pub fn gave_up_dataset(&self, age: Age) -> bool {
+        age.epoch < self.epoch && age > self.shown
+    }
 }
 
 /// What one daemon has of pointer files.

@@ -73,7 +73,7 @@ impl Loose {
         if alone {
             self.keep_branch(shown, former.iter().map(|(_, inventory)| inventory).filter(|i| knows(i)));
         }
-        let gave_up = |age: Age| base.is_some_and(|base| age.epoch < base.epoch && age > base.shown);
+        let gave_up = |age: Age| base.is_some_and(|base| base.gave_up_dataset(age));
         // A branch comes back that those who are not alone know: what else was given up is of none
         // that goes before it.
         let comes_back = !alone && gave_up(shown);
@@ -125,8 +125,14 @@ impl Loose {
         self.versions.drop_others(shown, &of_branch);
     }
 
-    /// Attach: every node gets what the others have.
-    pub(in crate::lead) fn attach(&mut self, cluster: &mut Cluster, doubts: &[(Vec<u8>, DatasetId)]) {
+    /// Attach: every node gets what the others have. `removed`: sealed datasets that programs have
+    /// removed.
+    pub(in crate::lead) fn attach(
+        &mut self,
+        cluster: &mut Cluster,
+        doubts: &[(Vec<u8>, DatasetId)],
+        removed: &[Age],
+    ) {
         // Before any of it may be removed: what belonged to that belongs to what had begun before
         // it. What is complete on some nodes is sealed, also where that is not known yet.
         let sealed =
@@ -136,6 +142,9 @@ impl Loose {
         let begun: Vec<Begun> = begun.cloned().collect();
         self.learn(cluster, Now { committing: None }, begun.into_iter());
         let Joined { mut holders, gaps } = self.join(Age::default());
+        // The lead before counted a removed dataset as the newest too.
+        let of_branch = removed.iter().filter(|age| !self.versions.is_lost_dataset(**age));
+        self.newest = of_branch.max().copied().unwrap_or_default().max(self.newest);
         for version in self.versions.iter().filter(|version| !self.versions.is_lost(version)) {
             match &version.owner {
                 LooseOwner::Begun { name, since_us, after } => {
