@@ -105,7 +105,7 @@ pub trait GlobalRequests: Send + Sync {
     /// of the seal.
     fn invalid(&self, name: &[u8]);
 
-    /// Bring a sealed file here; on success it is at its path in the tree.
+    /// Bring a sealed file here; on success it is at its path in the tree, and as it was sealed.
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion);
 
     /// A file is about to be created in an unsealed dataset: put it in the filemap's journal.
@@ -296,6 +296,17 @@ pub trait MountedTree: Send + Sync {
     /// These files of dataset `name`, which were names of one file with others, are files of their
     /// own from now on.
     fn parted(&self, _name: &[u8], _files: &[RelPath]) {}
+
+    /// As [`MountedTree::sealed`], and nobody has compared the bytes of these files of it here with
+    /// their checksums yet: an open that wants them fetches the file first
+    /// ([`GlobalRequests::fetch`]), until it is said to be verified.
+    fn sealed_unread(&self, catalog: Arc<CatalogIndex>, files: Vec<RelPath>);
+
+    /// The same of sealed dataset `id`, which is listed already.
+    fn unread(&self, id: DatasetId, files: Vec<RelPath>);
+
+    /// These files of sealed dataset `id` are as they were sealed, or not here any more.
+    fn verified(&self, id: DatasetId, files: &[RelPath]);
 
     /// The dataset is no longer listed; its names are gone. Bytes are the node's business.
     fn unlisted(&self, id: DatasetId);

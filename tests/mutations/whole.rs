@@ -317,6 +317,7 @@ fn status() -> NodeStatus {
         flushed: false,
         flush_failed: None,
         restoring: 1,
+        unread: 2,
         scrubbed: Some(scrfs::status::Scrubbed { at_us: 5, found: 1, left: Some("f".into()) }),
         changed: None,
         current: true,

@@ -2,7 +2,7 @@
 //! is rebuilt behind them.
 
 use scrfs_harness::job::{Job, Running, SOON};
-use scrfs_harness::place::SCR;
+use scrfs_harness::place::{CACHE, SCR};
 use scrfs_harness::{Cluster, wait};
 
 use super::recovery::{flip, runs, seal_two_each, state, sums};
@@ -85,6 +85,70 @@ fn programs_start_before_what_was_lost_is_rebuilt_and_an_open_waits_for_that() {
         assert_eq!(sums(&job, hosts[(of + 1) % 4], of, "ck"), *sum, "of node{of}");
     }
     await_whole(&job, hosts);
+    run.stop();
+}
+
+/// Nothing of the caches is read before the program starts.
+#[test]
+fn programs_start_before_what_is_there_is_verified_and_have_no_bad_bytes() {
+    let cluster = Cluster::up(4);
+    let job = Job::new(&cluster, "unread").set("SCR_FLUSH", "0").set("SCR_FETCH", "0");
+    let job = job.set("SCRFS_RESTART", "lazy");
+    job.mount(0..4);
+    let hosts = [0, 1, 2, 3];
+    let mut run = start(&job, hosts);
+    let written = seal_two_each(&job, 4, "ck");
+    run.stop();
+    flip(&cluster, "unread", 3, "ck/big.3");
+    job.arm_daemon("verify.block=wait");
+    let mut run = start(&job, hosts);
+    for node in hosts {
+        let listed = job.on(node).run(&format!("cd {SCR}/ck && stat -c '%n %s' big.* .complete"));
+        let sizes = "big.0 100000\nbig.1 200000\nbig.2 300000\nbig.3 400000\n.complete 0";
+        assert_eq!(listed.must().trim(), sizes, "on node{node}");
+    }
+    // One reading behind the programs is held up, and with it the others on its node.
+    let unread = |node: usize| {
+        let status = job.status(node).expect("it is mounted");
+        status["datasets"][0]["unread"].as_u64().expect("a number")
+    };
+    let held = wait::until("all other nodes to have read theirs", SOON, || {
+        let left: Vec<usize> = hosts.into_iter().filter(|node| unread(*node) > 0).collect();
+        (left.len() == 1).then(|| left[0])
+    });
+    let shown = job.on(held).run("scrfs-ctl status").must().to_owned();
+    assert!(shown.contains("of its files here are not verified yet"), "{shown}");
+    assert_eq!(sums(&job, held, held, "ck"), written[held], "no program waits for what is read behind it");
+    job.arm_daemon("verify.block=wait@1000");
+    wait::until_true("all to be verified", SOON, || hosts.into_iter().all(|node| unread(node) == 0));
+    assert_eq!(sums(&job, 3, 3, "ck"), written[3], "{}", job.events(3));
+    let is_rebuilt = |node: usize| {
+        let text = format!("was bad on node{node} and is rebuilt from its set");
+        wait::until_true(&text, SOON, || job.events(0).contains(&text));
+    };
+    is_rebuilt(3);
+    let told = job.events(3);
+    assert!(told.contains("a file was bad, and is removed: big.3: 400000 bytes with CRC"), "{told}");
+    await_whole(&job, hosts);
+    run.stop();
+
+    // Redundancy data, which nobody opens, is verified too: else another loss would cost the dataset.
+    let parity = "printf x | dd bs=1 seek=30000 conv=notrunc status=none of=";
+    let file = format!("{CACHE}/root/scr.unread/dataset.*/*.xor");
+    cluster.on(0).run(&format!("{parity}$(echo {file})")).must();
+    let mut run = start(&job, hosts);
+    is_rebuilt(0);
+    let told = |text: &str| job.events(0).lines().any(|line| line.contains(text) && line.contains(".xor"));
+    assert!(told("is bad: ") && told("has bad bytes: "), "{}", job.events(0));
+    await_whole(&job, hosts);
+    run.stop();
+    cluster.kill(1);
+    cluster.boot(1).expect("it boots");
+    job.mount([1]);
+    let mut run = start(&job, hosts);
+    for (of, sum) in written.iter().enumerate() {
+        assert_eq!(sums(&job, hosts[(of + 1) % 4], of, "ck"), *sum, "of node{of}");
+    }
     run.stop();
 }
 

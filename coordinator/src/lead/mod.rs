@@ -363,6 +363,16 @@ impl Running {
                 }
                 awaited
             }
+            (Phase::Serving, Event::Verified { id, members }) => {
+                for (member, reason) in members.iter().filter_map(|read| Some((read.member, read.bad()?))) {
+                    if cluster.holds(node, id, member) {
+                        let reason = reason.on(cluster.host(node));
+                        cluster.warn(format!("dataset {id}: member {member} has bad bytes: {reason}"));
+                        self.fetches.mend(id, member);
+                    }
+                }
+                true
+            }
             (Phase::Serving, Event::FlushedMember { id, result, bad }) => {
                 let awaited = self.flushes.copied(cluster, node, id, result);
                 for member in bad {

@@ -1,6 +1,7 @@
-//! Restart: one candidate from the caches. Its catalog is read, what nodes hold of it is verified,
-//! lost members are rebuilt, sets of which a node has two members by now are encoded anew
-//! ([`reencode`]), and the catalog with the new places is committed on all nodes.
+//! Restart: one candidate from the caches. Its catalog is read, what nodes hold of it is verified
+//! (in a lazy restart when it is opened, or behind the programs: [`Bytes`]), lost members are
+//! rebuilt, sets of which a node has two members by now are encoded anew ([`reencode`]), and the
+//! catalog with the new places is committed on all nodes.
 
 mod places;
 mod reencode;
@@ -21,7 +22,7 @@ use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::jobs::{Ended, Jobs, Share};
 use super::settle::Held;
-use crate::job::Job;
+use crate::job::{Job, JobFailure};
 
 /// Failed commits on one node before the candidate is given up.
 const COMMIT_TRIES: u32 = 5;
@@ -66,6 +67,17 @@ enum Means {
     Other,
 }
 
+/// Whether the bytes that nodes hold are compared with their checksums before they are presented.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bytes {
+    /// Not yet (`SCRFS_RESTART=lazy`): the nodes have the files with their sizes, as they told.
+    Told,
+    /// They are: an eager restart, or a job has found some to be bad.
+    Read,
+    /// They were found to be bad by a job, and are to be compared.
+    Doubted,
+}
+
 /// One candidate on its way.
 #[derive(Debug)]
 pub(super) struct Rebuild {
@@ -83,6 +95,7 @@ pub(super) struct Rebuild {
     may_make_room: bool,
     /// Nodes have data of an encoding that came to nothing.
     is_stale: bool,
+    bytes: Bytes,
     /// Members that are rebuilt behind the programs, each where the catalog to come has it.
     absent: BTreeSet<Member>,
     step: Step,
@@ -101,7 +114,20 @@ impl Rebuild {
         }
         let step = Step::Reading(revisions);
         let (other_layout, lagging, full, is_stale, absent) = Default::default();
-        Self { id, held, catalog: None, other_layout, lagging, full, may_make_room, is_stale, absent, step }
+        let bytes = if cluster.settings.restart.lazy { Bytes::Told } else { Bytes::Read };
+        Self {
+            id,
+            held,
+            catalog: None,
+            other_layout,
+            lagging,
+            full,
+            may_make_room,
+            is_stale,
+            bytes,
+            absent,
+            step,
+        }
     }
 
     /// Members that no node has, and that are rebuilt while programs run.
@@ -196,6 +222,10 @@ impl Rebuild {
     }
 
     fn verify(&mut self, cluster: &mut Cluster) -> Recovered {
+        if self.bytes == Bytes::Told {
+            return self.take_as_told(cluster);
+        }
+        self.bytes = Bytes::Read;
         let holders: Vec<NodeRank> = self.holders().map(|(node, _)| node).collect();
         for &node in &holders {
             cluster.send(node, Command::Verify(self.id));
@@ -220,6 +250,30 @@ impl Rebuild {
             members.iter().map(move |member| Copy { member: Member(*member), node, is_bare: false })
         });
         Places::of(cluster, catalog, copies)
+    }
+
+    /// What nodes have told of counts as it is: they have looked for each file and its size.
+    fn take_as_told(&mut self, cluster: &mut Cluster) -> Recovered {
+        let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".into()) };
+        let copies = self.held.nodes.iter().filter(|(node, _)| !self.other_layout.contains(node));
+        let copies = copies.flat_map(|(node, holding)| {
+            holding.members.iter().map(|member| Member(*member)).map(|member| {
+                let is_bare = self.lagging.contains(node) || !holding.guards(&catalog.layout, member);
+                Copy { member, node: *node, is_bare }
+            })
+        });
+        let places = Places::of(cluster, catalog, copies);
+        match places.recoverable(&catalog.layout) {
+            Ok(()) => self.evict(cluster, places),
+            Err(reason) => Recovered::Failed(reason),
+        }
+    }
+
+    /// A job has failed, and shares of it have found bad bytes that count as good so far: all are
+    /// looked at, and what is bad is rebuilt too.
+    fn look_again(&mut self, cluster: &mut Cluster, reason: &Reason) -> Recovered {
+        cluster.warn(format!("dataset {}: all that nodes have of it is verified, as {reason}", self.id));
+        self.verify(cluster)
     }
 
     /// A node has verified; `None` when that is not awaited.
@@ -393,11 +447,16 @@ impl Rebuild {
 
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
+        if self.bytes == Bytes::Told && share.result.as_ref().is_err_and(JobFailure::is_bad) {
+            self.bytes = Bytes::Doubted;
+        }
+        let is_doubted = self.bytes == Bytes::Doubted;
         Some(match &mut self.step {
             Step::Rebuilding(jobs, found, restored) => match jobs.ended(cluster, share)? {
                 // Also after a failure all are awaited: no share may write behind the next
                 // candidate's back.
                 Ended::Running | Ended::Failing(_) => Recovered::Running,
+                Ended::Failed(reason) if is_doubted => self.look_again(cluster, &reason),
                 Ended::Failed(reason) => {
                     let (found, full) = (std::mem::take(found), jobs.full().clone());
                     if full.is_empty() || !std::mem::take(&mut self.may_make_room) {
@@ -422,6 +481,9 @@ impl Rebuild {
                     cluster.warn(format!("dataset {} cannot be encoded anew: {reason}", self.id));
                     // What was made of the new ones goes with the next commit.
                     self.is_stale = true;
+                    if is_doubted {
+                        return Some(self.look_again(cluster, &reason));
+                    }
                     self.commit(cluster, &places, None)
                 }
             },

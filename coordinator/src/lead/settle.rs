@@ -39,6 +39,11 @@ impl Holding {
         self.encoded.iter().any(|(_, one)| *one != encoding)
     }
 
+    /// This member has the redundancy file that the layout says.
+    pub(super) fn guards(&self, layout: &Layout, member: Member) -> bool {
+        !layout.has_redundancy_file(member) || self.encoded.contains(&(member, layout.encoding))
+    }
+
     /// The members that this layout has on the node, `host`, have the redundancy files that it
     /// says; `protected` is of [`Layout::protected`]. What a node has of others is left over from
     /// before they moved.

@@ -54,7 +54,7 @@ fn files(fs: &FileSystem) -> BTreeSet<String> {
 impl Programs {
     /// A restart presents this dataset. What was promised last and can be had must be it, or be
     /// older.
-    pub(crate) fn present(&mut self, current: Option<&str>) {
+    pub(crate) fn present(&mut self, current: Option<&str>, lazy: bool) {
         self.flipped.clear();
         if let Some(name) = current {
             assert!(self.marked.contains_key(name), "{name} is presented, and its marker was never set");
@@ -75,10 +75,14 @@ impl Programs {
                 self.pointed = None;
             }
         }
-        // What is presented is whole again, or will be. Older ones are not sure to be.
+        // What is presented is whole again, or will be. Older ones are not sure to be. Where nothing
+        // was read, bytes that have gone bad may be found with the next ones.
+        if !lazy {
+            self.marked.values_mut().for_each(|marked| marked.flips = 0);
+        }
         let is_whole = |name: &&str| !self.absent.contains(name.as_bytes());
         if let Some(marked) = current.filter(is_whole).and_then(|name| self.marked.get_mut(name)) {
-            marked.lost = 0;
+            marked.lost = marked.flips;
         }
         // What is presented was not removed after all.
         if let Some(marked) = current.and_then(|name| self.marked.get_mut(name)) {
@@ -94,7 +98,7 @@ impl Programs {
         } else if self.absent.remove(&name)
             && let Some(marked) = std::str::from_utf8(&name).ok().and_then(|name| self.marked.get_mut(name))
         {
-            marked.lost = 0;
+            marked.lost = marked.flips;
         }
     }
 }
@@ -177,7 +181,13 @@ impl World {
             let marked = &self.programs.marked[name];
             let is_newest = self.programs.promises.last() == Some(name);
             let oldest = marked.promised.filter(|_| is_newest).unwrap_or(0).max(marked.gone());
-            let is_one = marked.versions.iter().skip(oldest).any(|version| version == contents);
+            // Files that no source has any more cannot be opened, and all others are right.
+            let may_lack = marked.flips > 0 && marked.lost > self.programs.survives[name.as_bytes()];
+            let is_of = |version: &Contents| {
+                let is_there = |(path, bytes): (&String, &Vec<u8>)| version.get(path) == Some(bytes);
+                version == contents || may_lack && contents.iter().all(is_there)
+            };
+            let is_one = marked.versions.iter().skip(oldest).any(is_of);
             let versions: Vec<String> = marked.versions.iter().map(shown).collect();
             let read = shown(contents);
             assert!(is_one, "{name} is of no one version on {host}: {read}, not {oldest}.. of {versions:#?}");

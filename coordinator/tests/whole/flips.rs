@@ -11,6 +11,7 @@ impl World {
         if let Some(path) = self.machines[at].flip(seed, &[String::new()]) {
             self.say(|| format!("=== a bit of {} on {host} flips", path.display()));
             self.programs.lost();
+            self.programs.marked.values_mut().for_each(|marked| marked.flips += 1);
             self.counts.flips += 1;
         }
     }
@@ -31,7 +32,8 @@ impl World {
         let Some(path) = self.machines[at].flip(seed, &below) else { return };
         let path = path.to_str().expect("text").to_owned();
         self.say(|| format!("=== a bit of {path} on {host} flips while programs run"));
-        self.programs.marked.get_mut(&name).expect("its marker was set").lost += 1;
+        let marked = self.programs.marked.get_mut(&name).expect("its marker was set");
+        (marked.lost, marked.flips) = (marked.lost + 1, marked.flips + 1);
         if let Some(file) = path.strip_prefix("tree/") {
             self.programs.flipped.insert((host, file.to_owned()));
         }

@@ -85,6 +85,9 @@ pub(crate) struct Marked {
     pub(crate) began: Vec<u64>,
     /// Nodes lost since then.
     pub(crate) lost: u32,
+    /// Of these, nodes with a bit that has flipped, and that a restart may have presented unread
+    /// since.
+    pub(crate) flips: u32,
     /// It is being changed, or nobody knows what of that was done.
     pub(crate) changed: bool,
     /// When a marker of it succeeded last, and of which version.
@@ -168,7 +171,7 @@ impl Programs {
         let marked = self.marked.get_mut(name).expect("its marker was set");
         // Nobody looks again at what was sealed before.
         if marked.promised != Some(version) {
-            marked.lost = 0;
+            (marked.lost, marked.flips) = (0, 0);
         }
         marked.promised = Some(version);
         marked.changed = false;

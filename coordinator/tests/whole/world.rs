@@ -328,7 +328,7 @@ impl World {
                         self.check_removed(*id, std::str::from_utf8(name).expect("its name"));
                     }
                     let current = current.map(|(_, name)| String::from_utf8(name).expect("its name"));
-                    self.programs.present(current.as_deref());
+                    self.programs.present(current.as_deref(), self.settings.restart.lazy);
                     self.check_listed();
                     self.check_pointer(current.as_deref());
                 }

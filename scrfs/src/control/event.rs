@@ -196,7 +196,8 @@ pub enum Event {
     },
     /// An operator, or the end of the job, wants it flushed, whatever `SCR_FLUSH` says.
     FlushWanted(DatasetId),
-    /// Answers [`Command::Verify`].
+    /// Answers [`Command::Verify`]. Without a question, while programs are served: a restart has
+    /// presented it before its bytes were compared (`SCRFS_RESTART=lazy`), and now they are.
     Verified {
         /// Which.
         id: DatasetId,

@@ -170,6 +170,14 @@ pub struct VerifiedMember {
     pub redundancy: Result<(), Reason>,
 }
 
+impl VerifiedMember {
+    /// All that is wrong with it.
+    pub fn bad(&self) -> Option<Reason> {
+        let problems = [&self.files, &self.redundancy].map(|result| result.as_ref().err().cloned());
+        Reason::all(problems.into_iter().flatten())
+    }
+}
+
 /// A file as it was when its dataset was frozen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrozenFile {

@@ -179,6 +179,7 @@ impl Node {
         // finds out.
         self.send_waiting();
         self.tell_loose();
+        self.verify_behind();
     }
 
     /// `link`: the lead's that says so, if any.

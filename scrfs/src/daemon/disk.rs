@@ -312,6 +312,7 @@ fn encode_node(table: &Table) -> Hash {
         put(&mut below, "GOING", u32::from(leaves));
         put(&mut below, "FLUSHED", u32::from(dataset.flushed));
         put(&mut below, "FAILED", u32::from(dataset.failed.is_some()));
+        put(&mut below, "UNREAD", u32::from(dataset.unread));
         let mut members = Hash::new();
         for (member, part) in &dataset.parts {
             let mut record = Hash::new();
@@ -392,6 +393,8 @@ fn decode_node(
         let mut dataset = Dataset::new(id, epoch, name, Files::Aside);
         dataset.life = Life::from_record(files.as_bytes(), leaves);
         dataset.flushed = below.number::<u32>("FLUSHED")? == Some(1);
+        dataset.unread = below.number::<u32>("UNREAD")? == Some(1);
+        dataset.verified = false;
         if below.number::<u32>("FAILED")? == Some(1) {
             dataset.failed = Some("found bad before this daemon started".into());
         }

@@ -315,6 +315,10 @@ impl Node {
         self.record_member(epoch, id, member, finished)?;
         faults::hit("seal.recorded").map_err(DataError::io(id, member))?;
         self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))?;
+        if staged {
+            let files: Vec<RelPath> = part.files.iter().map(|(entry, _)| entry.path.clone()).collect();
+            self.files_replaced(id, &files);
+        }
         Ok((entries, taken))
     }
 

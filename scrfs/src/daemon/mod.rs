@@ -21,8 +21,9 @@
 //!   which store a dataset is; `reserve`: room that is kept back for records.
 //! * `checkpoint_path`: the job's, where it is not the mount's.
 //! * `restart`, `transfers`, `scrub`, `eviction`: presenting, verifying, flushing, fetching,
-//!   removing; `removals`: what programs have removed; `scavenge`: saving when a job has ended
-//!   without coordinators.
+//!   removing; `core/verification` and `verification`: what a lazy restart presents unread;
+//!   `removals`: what programs have removed; `scavenge`: saving when a job has ended without
+//!   coordinators.
 //! * `events`, `report`, `eyes`: what operators and programs see; `losses`: what has left the
 //!   caches; `shortage`: what a person can do where there is no room; `wishes`: what operators ask
 //!   of the lead.
@@ -70,6 +71,7 @@ mod shortage;
 mod state;
 mod stores;
 mod transfers;
+mod verification;
 mod whereabouts;
 mod wishes;
 

@@ -23,6 +23,7 @@ use super::bound::{Bound, bound_of};
 use super::cache::Cache;
 use super::copies::Arriving;
 use super::core::desk::{Desk, Input};
+use super::core::verification::Verification;
 use super::disk::Disk;
 use super::events::Events;
 use super::generation::Generations;
@@ -35,6 +36,7 @@ use super::rounds::Rounds;
 use super::service::ended_job;
 use super::state::{Origin, State};
 use super::stores::CacheStore;
+use super::verification::Opener;
 use super::wishes::Wishes;
 use crate::boundary::MountedTree;
 
@@ -132,6 +134,7 @@ pub struct Node {
     pub(super) generations: Mutex<Generations>,
     pub(super) journal: Mutex<Journal>,
     pub(super) loose: Mutex<Loose>,
+    pub(super) verification: Mutex<Verification<Opener>>,
     pub(super) state: Mutex<State>,
     /// Something began to wait, or what waits has to be looked at anew.
     pub(super) wake: Condvar,
@@ -276,6 +279,7 @@ impl Node {
             generations: Mutex::new(Rank::Generations, Generations::default()),
             journal: Mutex::new(Rank::Journal, journal),
             loose: Mutex::new(Rank::Loose, loose),
+            verification: Mutex::leaf(Verification::default()),
             state: Mutex::new(Rank::State, state),
             wake: Condvar::default(),
             thawed: Condvar::default(),
@@ -334,6 +338,7 @@ impl Node {
         }
         for id in listed {
             self.list_again(id);
+            self.go_on_verifying(id);
         }
         for name in frozen {
             self.tree.freeze(&name);
@@ -376,6 +381,7 @@ impl Node {
             attached.link.close();
         }
         self.carry_out_effects(effects);
+        self.end_verification();
         let lanes = &self.lanes;
         for lane in [
             &lanes.transfers,

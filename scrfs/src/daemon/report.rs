@@ -30,6 +30,7 @@ impl Node {
         let limit = self.bound.limit();
         let taken = (limit > 0).then(|| self.cache.free().ok()).flatten().map(|free| self.bound.taken(free));
         let supervisor_stopped = directory::stopped_parent();
+        let openers = self.verification.lock().waiters();
         let state = self.state.lock();
         let fetches = state.settings.as_ref().is_none_or(|settings| settings.fetch);
         let floor = state.settings.as_ref().map(|settings| Epoch(settings.restart.not_before));
@@ -79,7 +80,7 @@ impl Node {
             unsaved: state.losses.list(),
             on_pfs,
             more_open,
-            waiting: u32::try_from(state.desk.waiting().len()).unwrap_or(u32::MAX),
+            waiting: u32::try_from(state.desk.waiting().len() + openers).unwrap_or(u32::MAX),
         }
     }
 
@@ -95,6 +96,7 @@ impl Node {
         status.flushed = dataset.flushed;
         status.flush_failed = dataset.told.flush_failed.clone().filter(|_| !dataset.flushed);
         status.restoring = dataset.told.absent.len() as u64;
+        status.unread = self.verification.lock().left(dataset.id) as u64;
         status.scrubbed.clone_from(&dataset.told.scrubbed);
         status.current = current == Some(dataset.id);
         let encoded = dataset.encoded.filter(|_| status.state == "encoding");
@@ -186,6 +188,7 @@ fn blank(id: u64, name: &[u8], state: &str) -> DatasetStatus {
         flushed: false,
         flush_failed: None,
         restoring: 0,
+        unread: 0,
         scrubbed: None,
         changed: None,
         current: false,

@@ -135,11 +135,15 @@ impl Node {
         while !state.stopping {
             let until_look = self.look_now_and_then(&mut state, &mut looked);
             let until_look = self.ease(&state).map_or(until_look, |raised| until_look.min(raised));
-            if state.desk.is_idle() {
+            let has_openers = self.verification.lock().waiters() > 0;
+            if state.desk.is_idle() && !has_openers {
                 self.wake.wait_for(&mut state, until_look);
                 continue;
             }
             self.wake.wait_for(&mut state, TICK);
+            if has_openers {
+                MutexGuard::unlocked(&mut state, || self.end_dying_openers());
+            }
             self.look_at_waiters(&mut state);
         }
     }
@@ -283,8 +287,7 @@ impl GlobalRequests for Node {
 
     fn fetch(&self, id: DatasetId, path: &RelPath, caller: Caller, done: Completion) {
         self.hurry();
-        let file = SealedFile { id, path: path.clone() };
-        self.ask(self.next_request(), Wanted::Fetch(file), caller, done);
+        self.verify_or_bring(SealedFile { id, path: path.clone() }, caller, done);
     }
 
     fn creating(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {

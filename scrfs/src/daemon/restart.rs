@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
 use crate::control::{Event, HeldDataset, HeldState, Inventory, Reason};
 use crate::dataset::lifecycle::Step;
@@ -160,7 +159,9 @@ impl Node {
                 _ => self.forget_seal(dataset)?,
             }
         }
-        for dataset in held.iter().filter(|dataset| wanted.contains(&dataset.id)) {
+        // In a lazy restart they are verified with the others.
+        let is_read = |dataset: &Dataset| dataset.verified || !self.restarts_lazily();
+        for dataset in held.iter().filter(|dataset| wanted.contains(&dataset.id) && is_read(dataset)) {
             self.drop_bad_copies(dataset)?;
         }
         // No program runs: what they changed in sealed datasets is given up, and the tree has no
@@ -315,7 +316,7 @@ impl Node {
             let home = self.cache.home(&here, self.tree.as_ref()).map_err(failed)?;
             make_others(&home, &catalog.catalog().entries).map_err(failed)?;
         }
-        self.tree.sealed(Arc::clone(catalog));
+        self.list_unread(&self.dataset(id)?, catalog)?;
         self.step(id, &Step::Presented)
     }
 

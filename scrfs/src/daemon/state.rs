@@ -133,6 +133,11 @@ pub(super) struct Dataset {
     pub(super) encoded: Option<(u64, u64)>,
     /// Why its bytes are not to be trusted, if so.
     pub(super) failed: Option<String>,
+    /// A restart presented it before its bytes here were compared with their checksums, and not all
+    /// of them are by now ([`super::verification`]).
+    pub(super) unread: bool,
+    /// They were, since the coordinators of this epoch came. Not on storage.
+    pub(super) verified: bool,
 }
 
 impl RedundancyFile {
@@ -193,6 +198,9 @@ impl Dataset {
             transfer: None,
             encoded: None,
             failed: None,
+            unread: false,
+            // What comes here is compared as it comes.
+            verified: true,
         }
     }
 
@@ -315,6 +323,7 @@ impl Table {
             self.removed = Removals::default();
         }
         for dataset in self.datasets.values_mut() {
+            dataset.verified = false;
             dataset.told.scrubbed = None;
             dataset.told.absent.clear();
             if elsewhere {

@@ -141,14 +141,21 @@ impl Node {
     pub(super) fn verify(&self, id: DatasetId) {
         let members = self.verify_members(id);
         self.end_transfer(id);
-        for VerifiedMember { member, files, redundancy } in &members {
-            let problems = [files, redundancy].map(|result| result.as_ref().err().cloned());
-            match Reason::all(problems.into_iter().flatten()) {
+        if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+            dataset.verified = true;
+        }
+        self.note_verified(id, &members);
+        self.state.lock().send(Event::Verified { id, members });
+    }
+
+    pub(super) fn note_verified(&self, id: DatasetId, members: &[VerifiedMember]) {
+        for verified in members {
+            let member = verified.member;
+            match verified.bad() {
                 None => self.events.info(Some(id), &format!("member {member} is verified")),
                 Some(reason) => self.events.error(Some(id), &format!("member {member} is bad: {reason}")),
             }
         }
-        self.state.lock().send(Event::Verified { id, members });
     }
 
     fn verify_members(&self, id: DatasetId) -> Vec<VerifiedMember> {
@@ -206,7 +213,7 @@ impl Node {
     }
 
     /// The same of its redundancy file.
-    fn verify_redundancy(
+    pub(super) fn verify_redundancy(
         &self,
         dataset: &Dataset,
         member: Member,

@@ -226,8 +226,8 @@ impl FileSystem {
         names.map(|(name, _)| name).collect()
     }
 
-    /// Sees to it that a file's bytes are in the tree; [`Need::Fetch`] where they are on another
-    /// node.
+    /// Sees to it that a file's bytes are in the tree, and as they were sealed; [`Need::Fetch`]
+    /// where they are on another node, or still to be verified.
     pub(crate) fn here(
         &self,
         world: &World,
@@ -236,6 +236,10 @@ impl FileSystem {
         inode: &Inode,
     ) -> Result<(), Stop> {
         let Some(sealed) = world.open(place) else { return Ok(()) };
+        let inner = inner_of(place);
+        if let Some(entry) = sealed.file(&inner).filter(|_| sealed.is_unread(&inner)) {
+            return Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone())));
+        }
         let key = inode.backing().map(|backing| backing.key);
         let now =
             self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
@@ -245,7 +249,6 @@ impl FileSystem {
             (Ok(_), _) if self.attach_from_tree(inode, path) => return Ok(()),
             _ => {}
         }
-        let inner = inner_of(place);
         match sealed.file(&inner) {
             Some(entry) => Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone()))),
             // By this error the kernel looks the name up once more: it may have been made anew.
@@ -447,7 +450,9 @@ impl FileSystem {
         }
         Self::need_open(world, place)?;
         let Some(sealed) = world.open(place) else { return Ok(()) };
-        if let Some(entry) = self.elsewhere(world, path, place) {
+        let inner = inner_of(place);
+        let unread = sealed.file(&inner).filter(|_| sealed.is_unread(&inner));
+        if let Some(entry) = self.elsewhere(world, path, place).or(unread) {
             return Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone())));
         }
         if !to_outside {

@@ -1,5 +1,5 @@
 //! Opening files: passthrough, through the daemon, the marker, and sealed files whose bytes must
-//! come first.
+//! come, or be verified, first.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -179,7 +179,8 @@ impl FileSystem {
         }
     }
 
-    /// True when the sealed file is in the tree in its full size; the inode stands for it then.
+    /// True when the sealed file is in the tree in its full size, and not to be verified first; the
+    /// inode stands for it then.
     fn have_bytes(
         &self,
         sealed: &Sealed,
@@ -190,6 +191,9 @@ impl FileSystem {
         let Some(EntryKind::File(copy)) = sealed.entry(inner).map(|entry| &entry.kind) else {
             return fail(libc::ENOENT);
         };
+        if sealed.is_unread(inner) {
+            return Ok(false);
+        }
         let fd = match self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW) {
             Ok(fd) => fd,
             Err(Errno(libc::ENOENT | libc::ENOTDIR)) => return Ok(false),

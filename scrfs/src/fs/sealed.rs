@@ -52,6 +52,8 @@ struct View {
     own: VecDeque<Backing>,
     /// Backing inodes that lost their name here and are still the sealed files', which pin them.
     kept: HashSet<Key>,
+    /// Files here whose bytes nobody has compared with their checksums since a restart.
+    unread: HashSet<RelPath>,
 }
 
 impl View {
@@ -186,6 +188,26 @@ impl Sealed {
 
     pub(crate) fn set_kept(&self, key: Key) {
         self.view.write().kept.insert(key);
+    }
+
+    /// The file at `path` is a sealed one whose bytes are still to be compared with their checksum.
+    pub(crate) fn is_unread(&self, path: &RelPath) -> bool {
+        let view = self.view.read();
+        view.unread.contains(path) && !view.changed.contains(path) && !view.has_removed(path)
+    }
+
+    pub(crate) fn set_unread(&self, files: Vec<RelPath>) {
+        self.view.write().unread = files.into_iter().collect();
+    }
+
+    pub(crate) fn set_verified(&self, files: &[RelPath]) {
+        let mut view = self.view.write();
+        for file in files {
+            view.unread.remove(file);
+        }
+        if view.unread.is_empty() {
+            view.unread = HashSet::new();
+        }
     }
 
     pub(crate) fn id(&self) -> DatasetId {

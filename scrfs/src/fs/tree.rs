@@ -168,11 +168,27 @@ impl MountedTree for FileSystem {
     }
 
     fn sealed(&self, catalog: Arc<CatalogIndex>) {
-        self.take_sealed(catalog, None);
+        self.take_sealed(catalog, None, None);
     }
 
     fn sealed_and_changed(&self, catalog: Arc<CatalogIndex>, generation: Generation) {
-        self.take_sealed(catalog, Some(generation));
+        self.take_sealed(catalog, Some(generation), None);
+    }
+
+    fn sealed_unread(&self, catalog: Arc<CatalogIndex>, files: Vec<RelPath>) {
+        self.take_sealed(catalog, None, Some(files));
+    }
+
+    fn unread(&self, id: DatasetId, files: Vec<RelPath>) {
+        if let Some(sealed) = self.world.read().by_id(id) {
+            sealed.set_unread(files);
+        }
+    }
+
+    fn verified(&self, id: DatasetId, files: &[RelPath]) {
+        if let Some(sealed) = self.world.read().by_id(id) {
+            sealed.set_verified(files);
+        }
     }
 
     fn generation(&self, id: DatasetId, generation: Generation) {
@@ -429,7 +445,12 @@ impl FileSystem {
         }
     }
 
-    fn take_sealed(&self, catalog: Arc<CatalogIndex>, generation: Option<Generation>) {
+    fn take_sealed(
+        &self,
+        catalog: Arc<CatalogIndex>,
+        generation: Option<Generation>,
+        unread: Option<Vec<RelPath>>,
+    ) {
         let name = catalog.catalog().name.clone();
         // What takes long with many names is done before any operation has to wait for it.
         let sealed = Arc::new(Sealed::new(catalog));
@@ -444,6 +465,9 @@ impl FileSystem {
             }
             if let Some(same) = same {
                 sealed.see_as(&same);
+            }
+            if let Some(files) = unread {
+                sealed.set_unread(files);
             }
             world.seal(Arc::clone(&sealed));
             if let Some(generation) = generation {

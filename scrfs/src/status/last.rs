@@ -293,7 +293,7 @@ mod tests {
             serde_json::json!({
                 "id": id, "name": name, "state": state, "scheme": "XOR", "bytes": 1, "files": 1,
                 "hosts": ["n0"], "flushed": false, "flush_failed": { "reason": "away", "given_up": true },
-                "restoring": 0, "scrubbed": null, "changed": null, "current": false, "progress": null,
+                "restoring": 0, "unread": 0, "scrubbed": null, "changed": null, "current": false, "progress": null,
                 "survives": [["n0", false]],
             })
         };

@@ -161,6 +161,10 @@ pub struct DatasetStatus {
     /// Members that no node has yet: the others give them back while programs run.
     #[serde(default)]
     pub restoring: u64,
+    /// Files on this node whose bytes nobody has compared with their checksums since a restart: an
+    /// open does first (`SCRFS_RESTART=lazy`).
+    #[serde(default)]
+    pub unread: u64,
     /// How its last scrub under these coordinators ended.
     pub scrubbed: Option<Scrubbed>,
     /// What programs have changed on this node since it was sealed: nothing protects that until it

@@ -124,6 +124,14 @@ pub fn show_ended(s: &NodeStatus) -> String {
             dataset.restoring
         );
     }
+    for dataset in s.datasets.iter().filter(|d| d.unread > 0) {
+        let _ = writeln!(
+            text,
+            "{}: {} of its files here are not verified yet since the restart: an open of one waits for that",
+            dataset.name.escape_debug(),
+            dataset.unread
+        );
+    }
     for (dataset, scrubbed) in s.datasets.iter().filter_map(|d| Some((d, d.scrubbed.as_ref()?))) {
         if let Some(left) = &scrubbed.left {
             let _ = writeln!(text, "{}: bad bytes that a scrub could not mend: {left}", dataset.name);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{
     DirHeld, FetchFailure, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Reason,
-    Removed,
+    Removed, VerifiedMember,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
@@ -117,6 +117,19 @@ impl Daemon {
         };
         let bad = dataset.members.iter().filter(is_bad);
         bad.map(|(member, _)| (*member, Reason::from("bad CRC"))).collect()
+    }
+
+    /// All members here are read.
+    pub(super) fn verified(&self, id: DatasetId) -> Vec<VerifiedMember> {
+        let Some(dataset) = self.datasets.get(&id) else { return Vec::new() };
+        let said = |good: bool| if good { Ok(()) } else { Err(Reason::from("bad CRC")) };
+        let read = |(member, data): (&Member, &MemberData)| {
+            let layout = dataset.catalog.as_ref().map(|catalog| &catalog.layout);
+            let recorded = || data.encodings.contains(&0);
+            let guards = layout.map_or_else(recorded, |layout| data.guards(layout, *member));
+            VerifiedMember { member: *member, files: said(!data.bad), redundancy: said(guards) }
+        };
+        dataset.members.iter().map(read).collect()
     }
 
     /// A worker finishes the frozen member: its vote.

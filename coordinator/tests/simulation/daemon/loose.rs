@@ -13,7 +13,7 @@ use super::{Daemon, Trouble, top_of};
 use crate::rng::Rng;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Pointers {
     versions: BTreeMap<LooseStamp, LooseVersion>,
     live: BTreeMap<Vec<u8>, LooseStamp>,

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use scrfs::control::loose::Age;
 use scrfs::control::{
     Advice, Command, DirOp, Event, FetchFailure, FrozenFile, HeldState, MarkerOutcome, Reason, Room,
-    SealedFile, VerifiedMember,
+    SealedFile,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, Stamp};
 use scrfs::ids::{DatasetId, Epoch, Member, RequestId};
@@ -97,7 +97,8 @@ pub(crate) enum Answered {
     Fetch(SealedFile, i32),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Daemon {
     pub(crate) host: String,
     pub(crate) origin: u64,
@@ -127,6 +128,8 @@ pub(crate) struct Daemon {
     pub(crate) serving: bool,
     /// This epoch began with a restart.
     restarts: bool,
+    /// What a restart presents is verified afterwards.
+    pub(crate) lazy: bool,
     pub(crate) prepared: Option<(u64, Vec<(RequestId, DirOp)>)>,
     pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
@@ -288,6 +291,8 @@ impl Daemon {
                 events.extend(fetches.map(|(request, file)| Event::Fetch { request, file }));
                 let loose = self.pointers.waiting.iter().map(|(id, entry)| (*id, vec![entry.clone()]));
                 events.extend(loose.map(|(request, entries)| Event::LooseRequest { request, entries }));
+                let listed = self.datasets.iter().filter(|(_, dataset)| self.lazy && dataset.listed);
+                events.extend(listed.map(|(id, _)| Event::Verified { id: *id, members: self.verified(*id) }));
             }
             Command::DirPrepare { round, ops } => {
                 assert!(self.serving && self.prepared.is_none(), "one round at a time");
@@ -456,20 +461,7 @@ impl Daemon {
                     dataset.failed = true;
                 }
             }
-            Command::Verify(id) => {
-                let mut members = Vec::new();
-                if let Some(dataset) = self.datasets.get(&id) {
-                    let said = |good: bool| if good { Ok(()) } else { Err(Reason::from("bad CRC")) };
-                    for (member, data) in &dataset.members {
-                        let layout = dataset.catalog.as_ref().map(|catalog| &catalog.layout);
-                        let recorded = || data.encodings.contains(&0);
-                        let guards = layout.map_or_else(recorded, |layout| data.guards(layout, *member));
-                        let (files, redundancy) = (said(!data.bad), said(guards));
-                        members.push(VerifiedMember { member: *member, files, redundancy });
-                    }
-                }
-                events.push(Event::Verified { id, members });
-            }
+            Command::Verify(id) => events.push(Event::Verified { id, members: self.verified(id) }),
             Command::FetchMember { id, epoch, name, member, entries, .. } => {
                 self.highest_id = self.highest_id.max(id.0);
                 let is_listed = self.datasets.get(&id).is_some_and(|dataset| dataset.listed);

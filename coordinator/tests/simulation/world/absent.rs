@@ -14,7 +14,7 @@ impl World {
     /// member is rebuilt behind the programs.
     pub(super) fn may_be_absent(&self, catalog: &Catalog, copy: &FileCopy) -> bool {
         let restart = &self.settings.restart;
-        let (whole, readable) = observer::in_places(&self.nodes, catalog);
+        let (whole, readable) = observer::in_places(&self.as_told(), catalog);
         let key = (catalog.epoch, catalog.id);
         self.start == Start::Restart
             && self.truth.contains_key(&key)

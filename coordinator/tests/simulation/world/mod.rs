@@ -63,7 +63,8 @@ pub(crate) struct World {
     /// The start of this epoch is over.
     pub(crate) ready: bool,
     start: Start,
-    expected: Option<Key>,
+    /// Of a lazy restart, also with what has rotted and nobody has read.
+    expected: [Option<Key>; 2],
     /// Nothing is made to fail in this start.
     calm: bool,
     /// Per 10,000.
@@ -226,7 +227,7 @@ impl World {
             programs: false,
             ready: false,
             start: Start::Restart,
-            expected: None,
+            expected: [None; 2],
             calm: true,
             trouble,
             smooth: trouble == 0 && !hangs,
@@ -310,6 +311,7 @@ impl World {
         for node in &mut self.nodes {
             node.attach(epoch);
             node.unhurried = self.settings.sealing.background;
+            node.lazy = self.settings.restart.lazy;
             if start == Start::Restart {
                 node.forget_programs();
             }
@@ -319,7 +321,8 @@ impl World {
             self.cramp();
             self.nodes.iter_mut().for_each(|node| node.pointers.begins());
             self.prefix.adopt(&self.truth);
-            self.expected = observer::expected(&self.nodes, &self.prefix, &self.settings);
+            let expected = |nodes: &[Daemon]| observer::expected(nodes, &self.prefix, &self.settings);
+            self.expected = [expected(&self.nodes), expected(&self.as_told())];
         }
         // What was fetched by a restart that did not come to its end is in the caches now.
         self.from_prefix &= !self.ready;
@@ -335,6 +338,16 @@ impl World {
         let settings = Box::new(self.settings.clone());
         self.overwriting.iter_mut().for_each(BTreeSet::clear);
         self.feed(Input::Begin { epoch, hosts, groups: self.groups(), start, settings });
+    }
+
+    /// The nodes as a restart takes them: a lazy one reads nothing before it presents a dataset.
+    pub(super) fn as_told(&self) -> Vec<Daemon> {
+        let mut nodes = self.nodes.clone();
+        if self.settings.restart.lazy {
+            let datasets = nodes.iter_mut().flat_map(|node| node.datasets.values_mut());
+            datasets.flat_map(|dataset| dataset.members.values_mut()).for_each(|data| data.bad = false);
+        }
+        nodes
     }
 
     /// All coordinators die: nothing in flight arrives, jobs stop where they are.

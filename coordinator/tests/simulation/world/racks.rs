@@ -42,7 +42,7 @@ impl World {
             let other = data.encodings.iter().find(|encoding| **encoding != layout.encoding);
             assert_eq!(other, None, "an encoding of {key:?} that does not count is left");
         }
-        let (whole, _) = observer::in_places(&self.nodes, catalog);
+        let (whole, _) = observer::in_places(&self.as_told(), catalog);
         let members = (0..).map(Member).zip(&layout.members);
         let has_any = |member: Member, files: u64| files > 0 || layout.has_redundancy_file(member);
         let absent = self.absent(key.1);

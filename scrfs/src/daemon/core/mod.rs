@@ -1,8 +1,10 @@
 //! What a node decides, apart from what it does: inputs in, effects out; no lock, thread, clock,
 //! file or socket. The lead is made in the same way (`coordinator/src/lead/`).
 //!
-//! So far it is the `desk`: from a program's request to its answer. [`super::node::Node`] owns it,
-//! gives it each input under the lock of its state, and carries out the effects.
+//! So far these are the `desk`, from a program's request to its answer, and the `verification` of
+//! files that a restart presented unread. [`super::node::Node`] owns them, gives them each input
+//! under a lock, and carries out the effects.
 
 pub(super) mod desk;
+pub(super) mod verification;
 pub(super) mod waiting;

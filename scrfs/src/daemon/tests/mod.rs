@@ -17,6 +17,7 @@ mod members;
 mod restarts;
 mod scavenge;
 mod stores;
+mod verification;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +77,7 @@ struct Inner {
     frozen: BTreeSet<Vec<u8>>,
     sealed: BTreeMap<Vec<u8>, Arc<CatalogIndex>>,
     generations: BTreeMap<DatasetId, Generation>,
+    unread: BTreeMap<DatasetId, BTreeSet<RelPath>>,
     writers: Vec<Writer>,
     /// Who writes for one look.
     passing: Option<Vec<Writer>>,
@@ -226,6 +228,22 @@ impl MountedTree for FakeTree {
 
     fn generation(&self, id: DatasetId, generation: Generation) {
         self.inner.lock().generations.insert(id, generation);
+    }
+
+    fn sealed_unread(&self, catalog: Arc<CatalogIndex>, files: Vec<RelPath>) {
+        let id = catalog.catalog().id;
+        self.sealed(catalog);
+        self.unread(id, files);
+    }
+
+    fn unread(&self, id: DatasetId, files: Vec<RelPath>) {
+        self.inner.lock().unread.insert(id, files.into_iter().collect());
+    }
+
+    fn verified(&self, id: DatasetId, files: &[RelPath]) {
+        if let Some(unread) = self.inner.lock().unread.get_mut(&id) {
+            unread.retain(|path| !files.contains(path));
+        }
     }
 
     fn unlisted(&self, id: DatasetId) {

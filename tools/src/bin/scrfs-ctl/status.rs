@@ -58,6 +58,7 @@ pub(crate) mod tests {
             flushed: state == "flushed",
             flush_failed: None,
             restoring: 0,
+            unread: 0,
             scrubbed: None,
             changed: None,
             current: false,

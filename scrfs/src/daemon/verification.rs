@@ -1,0 +1,341 @@
+//! A lazy restart (`SCRFS_RESTART`) presents datasets before their bytes here were compared with
+//! their checksums. They are compared when a program opens a file, and the rest behind the
+//! programs: what [`super::core::verification`] decides is carried out here.
+//!
+//! A file with other bytes than were sealed is removed, and its programs are sent for another
+//! source. When all files of a dataset have been read, its redundancy files are, and the lead is
+//! told what is bad: it has that rebuilt.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::boundary::Completion;
+use crate::caller;
+use crate::caller::Caller;
+use crate::control::{Event, Reason, SealedFile, VerifiedMember};
+use crate::dataset::{CatalogIndex, EntryKind};
+use crate::errno::Errno;
+use crate::ids::DatasetId;
+use crate::path::RelPath;
+use crate::status::people::bytes_for_people;
+use crate::store::beneath;
+use crate::transfer::pfs::compare;
+use crate::transfer::{Monitor, TransferError, copy};
+
+use super::core::verification::{Effect, Outcome, Reading, Verification};
+use super::core::waiting::Wanted;
+use super::node::Node;
+use super::state::{Dataset, Part};
+
+/// The name of the threads that read for programs.
+const VERIFIES: &str = "scrfs-verify";
+
+/// A program that opens a file.
+pub(super) struct Opener {
+    file: SealedFile,
+    caller: Caller,
+    done: Completion,
+}
+
+impl Node {
+    /// `SCRFS_RESTART` of the last coordinator.
+    pub(super) fn restarts_lazily(&self) -> bool {
+        self.state.lock().settings.as_ref().is_some_and(|settings| settings.restart.lazy)
+    }
+
+    /// A restart lists the dataset, of which files here may be unread.
+    pub(super) fn list_unread(&self, dataset: &Dataset, catalog: &Arc<CatalogIndex>) -> Result<(), Reason> {
+        let id = dataset.id;
+        let is_unread = self.restarts_lazily() && !dataset.verified;
+        if is_unread != dataset.unread {
+            // Before programs can open anything: a next worker goes on with it.
+            self.mark_unread(id, is_unread)?;
+        }
+        if !is_unread {
+            self.verify_step(|unread| unread.forget(id));
+            self.tree.sealed(Arc::clone(catalog));
+            return Ok(());
+        }
+        let files = self.files_here(&self.dataset(id)?, catalog)?;
+        self.tree.sealed_unread(Arc::clone(catalog), files.clone());
+        let bytes: u64 = dataset.parts.values().map(|part| part.bytes()).sum();
+        let text = format!(
+            "{}: presented before its bytes here are verified ({} files, {}): each file is when it is opened, the others behind the programs (SCRFS_RESTART=lazy)",
+            dataset.shown_name(),
+            files.len(),
+            bytes_for_people(bytes)
+        );
+        self.events.info(Some(id), &text);
+        self.verify_step(|unread| unread.begin(id, files));
+        Ok(())
+    }
+
+    /// This worker's predecessor has not read all of it.
+    pub(super) fn go_on_verifying(&self, id: DatasetId) {
+        let Ok(dataset) = self.dataset(id) else { return };
+        let Some(catalog) = dataset.life.catalog().filter(|_| dataset.unread && is_shown(&dataset)) else {
+            return;
+        };
+        match self.files_here(&dataset, catalog) {
+            Ok(files) => {
+                self.tree.unread(id, files.clone());
+                self.verify_step(|unread| unread.begin(id, files));
+            }
+            Err(reason) => {
+                self.events.error(Some(id), &format!("its files here cannot be found: {reason}"));
+            }
+        }
+    }
+
+    /// Programs are served: what nobody opens is read too.
+    pub(super) fn verify_behind(&self) {
+        self.verify_step(Verification::serve);
+    }
+
+    /// A program opens a sealed file, which may be here and unread: else the lead is asked.
+    pub(super) fn verify_or_bring(&self, file: SealedFile, caller: Caller, done: Completion) {
+        let (id, path) = (file.id, file.path.clone());
+        let wanted = self.verification.lock().wants(id, &path, Opener { file, caller, done });
+        match wanted {
+            Ok(effects) => {
+                self.wake.notify_all();
+                self.carry_out_verification(effects);
+            }
+            Err(opener) => self.bring(opener),
+        }
+    }
+
+    /// These files were put in place by others, who have verified them.
+    pub(super) fn files_replaced(&self, id: DatasetId, files: &[RelPath]) {
+        self.verify_step(|unread| unread.replaced(id, files));
+    }
+
+    /// Callers that are about to die by a signal.
+    pub(super) fn end_dying_openers(&self) {
+        let is_dying = |opener: &Opener| opener.caller.tid != 0 && caller::is_dying(opener.caller.tid);
+        let dying = self.verification.lock().take_waiters(is_dying);
+        for opener in dying {
+            (opener.done)(Err(Errno(libc::EINTR)));
+        }
+    }
+
+    /// The daemon ends.
+    pub(super) fn end_verification(&self) {
+        let all = self.verification.lock().end();
+        for opener in all {
+            (opener.done)(Err(Errno(libc::EIO)));
+        }
+    }
+
+    fn verify_step(&self, step: impl FnOnce(&mut Verification<Opener>) -> Vec<Effect<Opener>>) {
+        let effects = step(&mut self.verification.lock());
+        self.carry_out_verification(effects);
+    }
+
+    fn mark_unread(&self, id: DatasetId, unread: bool) -> Result<(), Reason> {
+        let marked = self.disk.lock().change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.unread = unread;
+            }
+        });
+        marked.map_err(Reason::from)
+    }
+
+    /// Members' files, and others that were brought here to be read.
+    fn files_here(&self, dataset: &Dataset, catalog: &CatalogIndex) -> Result<Vec<RelPath>, Reason> {
+        let home = self.cache.home(dataset, self.tree.as_ref())?;
+        let entries = catalog.catalog().entries.iter();
+        let files = entries.filter(|entry| matches!(entry.kind, EntryKind::File(_)));
+        let is_here = |path: &RelPath| {
+            dataset.parts.values().any(|part| part.file(path).is_some())
+                || beneath::open_file(home.as_fd(), path).is_ok()
+        };
+        Ok(files.map(|entry| entry.path.clone()).filter(is_here).collect())
+    }
+
+    /// Not to be called with a lock held: programs' answers take others.
+    fn carry_out_verification(&self, effects: Vec<Effect<Opener>>) {
+        for effect in effects {
+            match effect {
+                Effect::Read(reading) => self.begin_reading(reading),
+                Effect::Verified(id, files) => self.tree.verified(id, &files),
+                Effect::Answer(opener) => (opener.done)(Ok(())),
+                Effect::Bring(opener) => self.bring(opener),
+                Effect::Done(id, bad) => {
+                    let me = self.me.clone();
+                    self.lanes.scrubs.run(move || {
+                        if let Some(node) = me.upgrade() {
+                            node.all_read(id, &bad);
+                        }
+                    });
+                }
+                Effect::Whole(id) => {
+                    let me = self.me.clone();
+                    self.lanes.scrubs.run(move || {
+                        if let Some(node) = me.upgrade() {
+                            node.none_unread(id);
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    fn begin_reading(&self, reading: Reading) {
+        let (me, waited) = (self.me.clone(), reading.waited);
+        let refused = reading.clone();
+        let read = move || {
+            if let Some(node) = me.upgrade() {
+                let outcome = node.read(&reading);
+                node.verify_step(|unread| unread.ended(&reading, outcome));
+            }
+        };
+        if !waited {
+            return self.lanes.scrubs.run(read);
+        }
+        if let Err(error) = self.config.hands.begin(VERIFIES, read) {
+            let outcome = Outcome::Bad(format!("no thread: {error}").into());
+            self.verify_step(|unread| unread.ended(&refused, outcome));
+        }
+    }
+
+    /// The lead is asked for a file, whose bytes here are missing or bad.
+    fn bring(&self, Opener { file, caller, done }: Opener) {
+        let (me, SealedFile { id, path }) = (self.me.clone(), file.clone());
+        let brought = move |result: Result<(), Errno>| {
+            if let Some(node) = me.upgrade().filter(|_| result.is_ok()) {
+                node.files_replaced(id, &[path]);
+            }
+            done(result);
+        };
+        self.ask(self.next_request(), Wanted::Fetch(file), caller, Box::new(brought));
+    }
+
+    fn read(&self, reading: &Reading) -> Outcome {
+        let Reading { id, ref path, .. } = *reading;
+        // It may be put elsewhere, or be replaced, while it is read.
+        for _ in 0..2 {
+            let Ok(dataset) = self.dataset(id) else { return Outcome::Gone };
+            let Some((entry, recorded)) = dataset.file(path).filter(|_| is_shown(&dataset)) else {
+                return Outcome::Gone;
+            };
+            let is_member = dataset.parts.values().any(|part| part.file(path).is_some());
+            let opened = self
+                .cache
+                .home(&dataset, self.tree.as_ref())
+                .and_then(|home| self.open_sealed(&dataset, &home, path))
+                .and_then(|local| Ok((rustix::fs::fstat(&local)?.st_ino, local)));
+            let (inode, local) = match opened {
+                Ok(opened) => opened,
+                // Whoever opens it finds that out.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !is_member => return Outcome::Good,
+                Err(error) => return Outcome::Bad(Reason::from(error).on(format_args!("{path}"))),
+            };
+            let read = self.checksum(reading, local, recorded.size);
+            let read = read.and_then(|seen| compare(&entry.path, seen, &recorded));
+            let Err(error) = read else { return Outcome::Good };
+            if !self.verification.lock().is_wanted(reading) {
+                return Outcome::Gone;
+            }
+            if !matches!(error, TransferError::Mismatch { .. }) {
+                return Outcome::Bad(error.into());
+            }
+            match self.remove_bad(id, path, inode) {
+                Ok(false) => {}
+                Ok(true) => {
+                    let text = format!("a file was bad, and is removed: {error}");
+                    self.events.warning(Some(id), &text);
+                    return if is_member { Outcome::Bad(error.into()) } else { Outcome::Good };
+                }
+                Err(why) => {
+                    let text = format!("{path}: is bad, and cannot be removed: {why}");
+                    self.events.error(Some(id), &text);
+                    return Outcome::Bad(error.into());
+                }
+            }
+        }
+        Outcome::Gone
+    }
+
+    fn checksum(&self, reading: &Reading, local: OwnedFd, size: u64) -> Result<copy::Seen, TransferError> {
+        let mut file = Wanting { file: local.into(), node: self, reading };
+        let monitor = Monitor::new(u64::MAX);
+        copy::checksum(&mut file, size, &monitor).map_err(TransferError::io(&reading.path, "read"))
+    }
+
+    /// Removes the file that had this inode when it was read; false where another one is there by
+    /// now. Of a next generation that has begun also the name that shares it.
+    fn remove_bad(&self, id: DatasetId, path: &RelPath, inode: u64) -> io::Result<bool> {
+        // Nothing is put in place, changed or moved meanwhile.
+        let _generations = self.generations.lock();
+        let dataset = self.dataset(id).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
+        let home = self.cache.home(&dataset, self.tree.as_ref())?;
+        let is_it = |directory: &OwnedFd| {
+            let there = beneath::open_file(directory.as_fd(), path);
+            Ok::<_, io::Error>(
+                there.is_ok_and(|file| rustix::fs::fstat(&file).is_ok_and(|s| s.st_ino == inode)),
+            )
+        };
+        if !is_it(&home)? {
+            return Ok(false);
+        }
+        if dataset.life.is_overwritten() {
+            let tree = self.cache.tree(id, &dataset.name)?;
+            if is_it(&tree)? {
+                beneath::remove_tree(tree.as_fd(), path)?;
+            }
+        }
+        beneath::remove_tree(home.as_fd(), path)?;
+        Ok(true)
+    }
+
+    /// All files of it have been read. In the scrubs' lane.
+    fn all_read(&self, id: DatasetId, bad: &[(RelPath, Reason)]) {
+        // A lead that does not serve yet is told when it does.
+        let Some(dataset) = self.dataset(id).ok().filter(|_| self.state.lock().served()) else { return };
+        let monitor = Monitor::new(u64::MAX);
+        let files = |part: &Part| {
+            let of_part = bad.iter().filter(|(path, _)| part.file(path).is_some());
+            Reason::all(of_part.map(|(_, reason)| reason.clone())).map_or(Ok(()), Err)
+        };
+        let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
+        let members = recorded.map(|(member, part)| VerifiedMember {
+            member: *member,
+            files: files(part),
+            redundancy: self.verify_redundancy(&dataset, *member, part, &monitor),
+        });
+        let members: Vec<VerifiedMember> = members.collect();
+        self.note_verified(id, &members);
+        self.state.lock().send_request(Event::Verified { id, members });
+    }
+
+    /// In the scrubs' lane.
+    fn none_unread(&self, id: DatasetId) {
+        if let Err(reason) = self.mark_unread(id, false) {
+            self.events.warning(Some(id), &format!("that it is verified cannot be recorded: {reason}"));
+        }
+    }
+}
+
+/// Programs see it, or a next generation that shares its files.
+fn is_shown(dataset: &Dataset) -> bool {
+    dataset.life.is_complete() && dataset.life.has_name() && !dataset.life.is_leaving()
+}
+
+/// A file that is read while somebody is to know what is in it.
+struct Wanting<'a> {
+    file: File,
+    node: &'a Node,
+    reading: &'a Reading,
+}
+
+impl Read for Wanting<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.node.verification.lock().is_wanted(self.reading) {
+            return Err(io::Error::other("it is not wanted any more"));
+        }
+        self.file.read(buffer)
+    }
+}
