@@ -368,6 +368,8 @@ impl World {
         self.prefix.tried_at.clear();
         self.prefix.to_mark.clear();
         self.hang = 0;
+        // What it gave up for is for the next ones to find.
+        self.starved = false;
     }
 
     fn feed(&mut self, input: Input) {
