@@ -21,12 +21,16 @@ impl World {
         self.up[node].push_back(Event::FlushWanted(id));
     }
 
+    /// A flush of it has failed, and is tried again in a while.
+    pub(super) fn awaits_retry(&self, id: DatasetId) -> bool {
+        self.flush_failed.get(&id).is_some_and(|failed| failed + RETRIED_WITHIN > self.now)
+    }
+
     /// Nothing is on its way: what was asked for is on the PFS, or has gone.
     pub(super) fn check_wishes(&self) {
         for (id, dataset) in self.nodes[0].datasets.iter().filter(|(_, dataset)| dataset.listed) {
             let decayed = self.decayed.contains(&(dataset.epoch, *id));
-            let waits = self.flush_failed.get(id).is_some_and(|failed| failed + RETRIED_WITHIN > self.now);
-            let done = dataset.flushed || decayed || dataset.failed || waits;
+            let done = dataset.flushed || decayed || dataset.failed || self.awaits_retry(*id);
             assert!(done || !self.wished.contains(id), "{id} was asked for and is not flushed");
         }
     }
