@@ -32,7 +32,7 @@ pub(crate) fn members(nodes: &[Daemon], key: Key) -> (BTreeSet<Member>, BTreeSet
     for node in nodes {
         let Some(dataset) = node.datasets.get(&key.1).filter(|d| d.epoch == key.0) else { continue };
         let is_of_newest = match &dataset.catalog {
-            None => layout.encoding == 0,
+            None if layout.encoding == 0 => true,
             Some(catalog) if catalog.entries != newest.entries => continue,
             Some(catalog) if catalog.layout.encoding == layout.encoding => {
                 if catalog.layout.sets != layout.sets {
@@ -41,7 +41,7 @@ pub(crate) fn members(nodes: &[Daemon], key: Key) -> (BTreeSet<Member>, BTreeSet
                 true
             }
             // It has not recorded the new encoding: good if it has the data of all that is its own.
-            Some(_) => {
+            _ => {
                 let place = |member: &Member| layout.members.get(member.0 as usize);
                 let own = |member: &&Member| place(member).is_some_and(|place| place.host == node.host);
                 let mut own = dataset.members.keys().filter(own);
