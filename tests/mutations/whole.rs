@@ -72,6 +72,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         state: HeldState::Complete,
         members: vec![Member(0), Member(1)],
         encoded: vec![(Member(0), 7)],
+        paths: vec![(Member(0), 8)],
         flushed: true,
         listed: true,
         failed: false,

@@ -21,7 +21,7 @@ use super::catalog::{check, same_files};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::jobs::{Ended, Jobs, Share};
-use super::settle::Held;
+use super::settle::{Held, Holding};
 use crate::job::{Job, JobFailure};
 
 /// Failed commits on one node before the candidate is given up.
@@ -190,12 +190,21 @@ impl Rebuild {
         let mut revisions: BTreeMap<u32, Means> =
             catalogs.iter().map(|(revision, older)| (*revision, means(older))).collect();
         revisions.insert(highest, Means::All);
+        // Who has not recorded it knows its member as it was sealed. A fetch deals the files anew.
+        let files = (highest > 0).then(|| MemberFiles::of_all(&newest));
+        let is_dealt_anew = |holding: &Holding| {
+            let differs = |(member, sum): &(Member, u32)| {
+                files.as_ref().is_some_and(|files| files.sum_of_paths(*member) != *sum)
+            };
+            holding.paths.iter().any(differs)
+        };
         let protected = newest.layout.protected();
         let mut behind = Vec::new();
         for (&node, holding) in &self.held.nodes {
             let (complete, encoding) = (holding.state == HeldState::Complete, newest.layout.encoding);
             let is_encoded = || holding.is_encoded_as(&newest.layout, &protected, cluster.host(node));
             let means = match revisions.get(&holding.revision) {
+                _ if !complete && is_dealt_anew(holding) => Means::Other,
                 _ if !complete && encoding == 0 => Means::All,
                 _ if !complete => Means::Files,
                 Some(means) => *means,
@@ -557,5 +566,89 @@ impl Rebuild {
         if let Step::Committing(committing) | Step::CatchingUp(committing) = &mut self.step {
             committing.tick(cluster);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::dataset::{Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Scheme, Stamp};
+    use scrfs::ids::Epoch;
+    use scrfs::path::RelPath;
+
+    use super::*;
+    use crate::lead::Output;
+    use crate::settings::tests::settings;
+
+    const ID: DatasetId = DatasetId(1);
+
+    /// Of one member, that has all files.
+    fn catalog(paths: &[&str]) -> Catalog {
+        let file = |path: &&str| Entry {
+            path: RelPath::new(*path).unwrap(),
+            kind: EntryKind::File(FileCopy { size: 1, crc: 0, member: Member(0), program_rank: None }),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            atime: Stamp::default(),
+            mtime: Stamp::default(),
+        };
+        Catalog {
+            id: ID,
+            epoch: Epoch(1),
+            revision: 1024,
+            name: b"ck".to_vec(),
+            created_us: 0,
+            user: String::new(),
+            job_id: String::new(),
+            layout: Layout {
+                encoding: 0,
+                protection: Protection::by(Scheme::Single),
+                members: vec![MemberPlace { host: "b".to_owned(), files: 2, bytes: 2, taken: None }],
+                sets: vec![vec![Member(0)]],
+            },
+            entries: paths.iter().map(file).collect(),
+        }
+    }
+
+    /// A node that voted for a seal comes back when others have fetched the dataset: what it has as
+    /// that member leaves, and is not taken for it, where the files were dealt to members anew.
+    #[test]
+    fn what_was_recorded_before_the_files_were_dealt_anew_is_no_copy() {
+        let asked = |recorded: &[&str]| {
+            let hosts = ["a", "b"].map(str::to_owned).to_vec();
+            let mut cluster = Cluster::new(Epoch(7), hosts, settings(), 0);
+            let newest = catalog(&["x", "y"]);
+            let holding = |revision, state, paths| Holding {
+                revision,
+                state,
+                members: BTreeSet::from([0]),
+                encoded: BTreeSet::new(),
+                paths,
+                flushed: false,
+                listed: false,
+                failed: false,
+            };
+            let voted = catalog(recorded);
+            let paths = vec![(Member(0), MemberFiles::of_all(&voted).sum_of_paths(Member(0)))];
+            let nodes = BTreeMap::from([
+                (NodeRank(0), holding(0, HeldState::Recorded, paths)),
+                (NodeRank(1), holding(newest.revision, HeldState::Complete, Vec::new())),
+            ]);
+            let held = Held { epoch: Epoch(1), name: b"ck".to_vec(), nodes, strangers: Vec::new() };
+            let mut rebuild = Rebuild::begin(&mut cluster, ID, held, false);
+            rebuild.catalog(&mut cluster, NodeRank(1), Some(Arc::new(newest))).unwrap();
+            let verified = || vec![VerifiedMember { member: Member(0), files: Ok(()), redundancy: Ok(()) }];
+            rebuild.verified(&mut cluster, NodeRank(0), verified());
+            rebuild.verified(&mut cluster, NodeRank(1), verified()).unwrap();
+            let outputs = cluster.take_outputs().into_iter();
+            let told = outputs.filter_map(|output| match output {
+                Output::Command(nodes, Command::Verify(_)) => Some(("verify", nodes[0].0)),
+                Output::Command(nodes, Command::Evict(_)) => Some(("evict", nodes[0].0)),
+                _ => None,
+            });
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&["x"]), [("verify", 1), ("evict", 0)]);
+        assert_eq!(asked(&["x", "y"]), [("verify", 0), ("verify", 1)]);
     }
 }

@@ -27,7 +27,9 @@ pub(super) struct Holding {
     pub(super) state: HeldState,
     pub(super) members: BTreeSet<u32>,
     /// Their redundancy files that are there, by encoding.
-    encoded: BTreeSet<(Member, u32)>,
+    pub(super) encoded: BTreeSet<(Member, u32)>,
+    /// While it is not complete: sums of their files' paths.
+    pub(super) paths: Vec<(Member, u32)>,
     pub(super) flushed: bool,
     pub(super) listed: bool,
     pub(super) failed: bool,
@@ -594,6 +596,7 @@ fn complete(inventories: &BTreeMap<NodeRank, Inventory>) -> BTreeMap<DatasetId, 
                 state: dataset.state,
                 members: dataset.members.iter().map(|member| member.0).collect(),
                 encoded: dataset.encoded.iter().copied().collect(),
+                paths: dataset.paths.clone(),
                 flushed: dataset.flushed,
                 listed: dataset.listed,
                 failed: dataset.failed,

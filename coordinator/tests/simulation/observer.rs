@@ -31,6 +31,10 @@ pub(crate) fn members(nodes: &[Daemon], key: Key) -> (BTreeSet<Member>, BTreeSet
     let layout = &newest.layout;
     for node in nodes {
         let Some(dataset) = node.datasets.get(&key.1).filter(|d| d.epoch == key.0) else { continue };
+        // It was away when the files were dealt anew, and has recorded neither.
+        if dataset.members.iter().any(|(member, data)| !data.is_dealt_by(newest, *member)) {
+            continue;
+        }
         let is_of_newest = match &dataset.catalog {
             None if layout.encoding == 0 => true,
             Some(catalog) if catalog.entries != newest.entries => continue,

@@ -150,6 +150,9 @@ pub struct HeldDataset {
     /// Their redundancy files that are here with their right sizes, by
     /// [`crate::dataset::Layout::encoding`].
     pub encoded: Vec<(Member, u32)>,
+    /// While it is not complete: of each member what [`sum_of_paths`] gives for its files. They may
+    /// have been dealt to members anew while the node was away.
+    pub paths: Vec<(Member, u32)>,
     /// It is known to be on the PFS.
     pub flushed: bool,
     /// Programs see it. False: a restart put it aside ([`Command::Present`]), or it is not complete
@@ -157,6 +160,17 @@ pub struct HeldDataset {
     pub listed: bool,
     /// [`Command::MarkFailed`] is recorded here.
     pub failed: bool,
+}
+
+/// A sum of the paths of a member's files, which come in their order: with other files it is
+/// another one.
+pub fn sum_of_paths<'a>(paths: impl Iterator<Item = &'a RelPath>) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    for path in paths {
+        sum.update(path.as_bytes());
+        sum.update(b"\0");
+    }
+    sum.finalize()
 }
 
 /// A member whose bytes a node has compared with their checksums.

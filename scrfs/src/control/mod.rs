@@ -34,7 +34,7 @@ pub use event::{Event, FetchFailure, NoRoom, Room, SealedFile, Severity};
 pub use greeting::{Answer, Ask, Flushable, Hello, Named, PROTOCOL, Role, Scavenged, Start, Welcome};
 pub use held::{
     Advice, DirHeld, DirOp, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Removed,
-    VerifiedMember,
+    VerifiedMember, sum_of_paths,
 };
 pub use reason::Reason;
 pub(crate) use reason::are_reasons;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::control::{Event, HeldDataset, HeldState, Inventory, Reason};
+use crate::control::{Event, HeldDataset, HeldState, Inventory, Reason, sum_of_paths};
 use crate::dataset::lifecycle::Step;
 use crate::faults;
 use crate::ids::{DatasetId, Member};
@@ -65,6 +65,10 @@ impl Node {
             let files = part.redundancy.values().filter(there);
             files.map(|file| (*member, file.encoding())).collect::<Vec<_>>()
         };
+        let paths = |(member, part): &(Member, &Part)| {
+            (*member, sum_of_paths(part.files.iter().map(|(entry, _)| &entry.path)))
+        };
+        let in_doubt = parts.iter().filter(|_| dataset.state() != HeldState::Complete);
         HeldDataset {
             id: dataset.id,
             epoch: dataset.epoch,
@@ -73,6 +77,7 @@ impl Node {
             state: dataset.state(),
             members: parts.iter().map(|(member, _)| *member).collect(),
             encoded: parts.iter().flat_map(encoded).collect(),
+            paths: in_doubt.map(paths).collect(),
             flushed: dataset.flushed,
             listed: dataset.life.is_listed(),
             failed: dataset.failed.is_some(),

@@ -161,6 +161,7 @@ impl Answers {
             state: HeldState::Complete,
             members: vec![member],
             encoded: vec![(member, 0)],
+            paths: Vec::new(),
             flushed: false,
             listed: true,
             failed: false,

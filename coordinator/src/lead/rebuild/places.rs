@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::Reason;
+use scrfs::control::{Reason, sum_of_paths};
 use scrfs::dataset::{Catalog, EntryKind, Layout, Repair, Scheme};
 use scrfs::ids::{Member, NodeRank};
 use scrfs::path::RelPath;
@@ -174,6 +174,10 @@ impl<'a> MemberFiles<'a> {
     /// In the order of the logical file.
     pub(in crate::lead) fn paths(&self, member: Member) -> Vec<RelPath> {
         self.get(member).iter().map(|(path, _)| (*path).clone()).collect()
+    }
+
+    pub(in crate::lead) fn sum_of_paths(&self, member: Member) -> u32 {
+        sum_of_paths(self.get(member).iter().map(|(path, _)| *path))
     }
 
     /// A member that is on this node.

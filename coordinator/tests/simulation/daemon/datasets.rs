@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{
     DirHeld, FetchFailure, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Reason,
-    Removed, VerifiedMember,
+    Removed, VerifiedMember, sum_of_paths,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
@@ -87,6 +87,12 @@ impl Daemon {
                         .iter()
                         .flat_map(|(member, data)| data.encodings.iter().map(|encoding| (*member, *encoding)))
                         .collect(),
+                    paths: dataset
+                        .members
+                        .iter()
+                        .filter(|_| dataset.state != HeldState::Complete)
+                        .map(|(member, data)| (*member, sum_of_paths(data.files.keys())))
+                        .collect(),
                     flushed: dataset.flushed,
                     listed: dataset.listed,
                     failed: dataset.failed,
@@ -159,6 +165,10 @@ impl Daemon {
             .entry(catalog.id)
             .or_insert_with(|| Dataset { catalog: None, ..Dataset::arriving(catalog) });
         assert_eq!(dataset.epoch, catalog.epoch, "another dataset under this id");
+        for (member, data) in &dataset.members {
+            // A daemon refuses that.
+            assert!(data.is_dealt_by(catalog, *member), "{} has other files of {member}", self.host);
+        }
         if dataset.catalog.as_ref().is_none_or(|stored| stored.revision <= catalog.revision) {
             dataset.catalog = Some(catalog.clone());
             for data in dataset.members.values_mut() {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::dataset::Layout;
+use scrfs::dataset::{Catalog, Layout};
 use scrfs::ids::Member;
 use scrfs::path::RelPath;
 
@@ -19,6 +19,11 @@ impl MemberData {
     /// What this layout needs of it is there.
     pub(crate) fn is_whole(&self, layout: &Layout, member: Member) -> bool {
         !self.bad && self.guards(layout, member)
+    }
+
+    /// Its files are those that the catalog has of the member.
+    pub(crate) fn is_dealt_by(&self, catalog: &Catalog, member: Member) -> bool {
+        self.files.keys().eq(catalog.files_of(member).map(|(entry, _)| &entry.path))
     }
 
     /// Some of its bytes go bad; of its redundancy data, if it has no other.

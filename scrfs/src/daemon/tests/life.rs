@@ -46,13 +46,13 @@ fn every_step_survives_a_restart() {
     let mut lead = bench.lead(3, Start::Attach);
     assert_eq!(lead.inventory().epoch, Epoch(2));
     let part = encode(&mut lead.data(), 1, &files).unwrap();
-    assert_eq!(
-        part.entries.iter().filter(|e| matches!(e.kind, crate::dataset::EntryKind::File(_))).count(),
-        2
-    );
+    let is_file = |e: &&crate::dataset::Entry| matches!(e.kind, crate::dataset::EntryKind::File(_));
+    let paths = part.entries.iter().filter(is_file).map(|e| &e.path);
+    assert_eq!(paths.clone().count(), 2);
     survives_restart(&mut bench);
     let held = &bench.inventory().datasets[0];
     assert_eq!((held.state, &held.members[..]), (HeldState::Recorded, &[Member(0)][..]));
+    assert_eq!(held.paths, [(Member(0), crate::control::sum_of_paths(paths))]);
 
     let mut lead = bench.lead(4, Start::Attach);
     let catalog = catalog(1, 4, "ck", &part);
