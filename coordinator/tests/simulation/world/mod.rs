@@ -104,6 +104,8 @@ pub(crate) struct World {
     pub(crate) failed: BTreeSet<Key>,
     /// Datasets of which bytes went bad while programs ran.
     decayed: BTreeSet<Key>,
+    /// How often each of their members did.
+    rots: BTreeMap<(Key, Member), u32>,
     /// The lead lets a dataset go for want of room.
     early: bool,
     /// Those that have gone so.
@@ -254,6 +256,7 @@ impl World {
             counts: Counts::default(),
             failed: BTreeSet::new(),
             decayed: BTreeSet::new(),
+            rots: BTreeMap::new(),
             rotten: BTreeSet::new(),
             capacity: Self::capacity(seed),
             shortages: Vec::new(),
