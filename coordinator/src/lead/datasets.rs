@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use scrfs::control::Settings;
-use scrfs::dataset::Catalog;
+use scrfs::dataset::{Catalog, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member};
 
 use super::policy::Cached;
@@ -27,9 +27,25 @@ impl Known {
         let layout = &self.catalog.layout;
         layout.sets.iter().flat_map(move |set| {
             let lost: Vec<usize> = (0..set.len()).filter(|at| self.absent.contains(&set[*at])).collect();
-            let survives = layout.survives(set, &lost);
-            lost.into_iter().map(move |at| (set[at], survives))
+            let together = (layout.scheme() != Scheme::Partner).then(|| layout.survives(set, &lost));
+            let survives = move |at| layout.survives(set, &self.rebuilt_with(set, at));
+            lost.into_iter().map(move |at| (set[at], together.unwrap_or_else(|| survives(at))))
         })
+    }
+
+    /// The positions in a set that are rebuilt with the one at `at`, itself and absent ones,
+    /// ascending. With PARTNER those next to it, and next to these: nothing is needed of others,
+    /// and what they need may be bad.
+    pub(super) fn rebuilt_with(&self, set: &[Member], at: usize) -> Vec<usize> {
+        let count = set.len();
+        let is_lost = |other: &usize| *other == at || self.absent.contains(&set[*other]);
+        if self.catalog.layout.scheme() != Scheme::Partner {
+            return (0..count).filter(is_lost).collect();
+        }
+        let to_the_right = (0..count).map(|by| (at + by) % count).take_while(is_lost);
+        let to_the_left = (0..count).map(|by| (at + count - by) % count).take_while(is_lost);
+        let all: BTreeSet<usize> = to_the_right.chain(to_the_left).collect();
+        all.into_iter().collect()
     }
 
     /// As the rules of the caches see it.
@@ -211,11 +227,33 @@ pub(super) fn age(catalog: &Catalog) -> (Epoch, DatasetId) {
 
 #[cfg(test)]
 mod tests {
+    use scrfs::dataset::{Layout, MemberPlace, Protection};
+
     use super::super::flush::tests::catalog;
     use super::*;
 
     fn generation(datasets: &mut Datasets, id: u64) {
         datasets.insert(Arc::new(Catalog { name: b"ck".to_vec(), ..catalog(id) }), false);
+    }
+
+    /// A ring of five: what its neighbours give back is not held up by others that nobody can.
+    #[test]
+    fn with_partner_absent_neighbours_are_rebuilt_together() {
+        let place = || MemberPlace { host: "a".to_owned(), files: 1, bytes: 1, taken: None };
+        let set: Vec<Member> = (0..5).map(Member).collect();
+        let layout = Layout {
+            encoding: 0,
+            protection: Protection::by(Scheme::Partner),
+            members: (0..5).map(|_| place()).collect(),
+            sets: vec![set.clone()],
+        };
+        let absent = [1, 3, 4].map(Member).into();
+        let catalog = Arc::new(Catalog { layout, ..catalog(1) });
+        let known = Known { catalog, flushed: false, replaced: false, absent };
+        let given_back = [(1, true), (3, false), (4, false)].map(|(member, is)| (Member(member), is));
+        assert_eq!(known.given_back().collect::<Vec<_>>(), given_back);
+        let together = [1, 3, 4, 0].map(|at| known.rebuilt_with(&set, at));
+        assert_eq!(together, [vec![1], vec![3, 4], vec![3, 4], vec![0, 1, 3, 4]]);
     }
 
     /// All nodes were lost, and nothing was on the PFS: ids began anew, before a node of the former

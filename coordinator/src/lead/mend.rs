@@ -3,9 +3,9 @@
 //! Fetch). No place changes, so nothing is committed: until the new files are whole and verified
 //! the daemon keeps what it has, and what it has recorded of the member is true all the time.
 //!
-//! One rebuild per member, whoever waits for it; absent members of a set are rebuilt together. Its
-//! dataset is not removed and not evicted meanwhile. Others of its set that turn out to be bad
-//! meanwhile are rebuilt with it, where the scheme survives that.
+//! One rebuild per member, whoever waits for it; absent members of a set are rebuilt together
+//! (with PARTNER, neighbours). Its dataset is not removed and not evicted meanwhile. Others of its
+//! set that turn out to be bad meanwhile are rebuilt with it, where the scheme survives that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -297,8 +297,8 @@ fn plan(cluster: &Cluster, known: &Known, member: Member) -> Result<(Vec<SetMemb
     let Some(set) = layout.sets.iter().find(|set| set.contains(&member)) else {
         return Err(Missed::bad("it is in no set"));
     };
-    let is_lost = |at: &usize| set[*at] == member || known.absent.contains(&set[*at]);
-    let lost: Vec<usize> = (0..set.len()).filter(is_lost).collect();
+    let at = set.iter().position(|of_set| *of_set == member).unwrap_or(0);
+    let lost = known.rebuilt_with(set, at);
     if !layout.survives(set, &lost) {
         return Err(Missed::bad("its set cannot give a member back"));
     }
