@@ -223,14 +223,16 @@ impl Fetches {
                 continue;
             }
             if known.absent.contains(&copy.member) {
-                // Else it comes from the prefix.
                 if self.restores.is_rebuilt(cluster, known, copy.member) {
                     fetch.bad.insert(copy.member);
-                } else {
+                    continue;
+                }
+                if known.flushed && !fetch.copied {
                     let reason = format!("member {} is on no node", copy.member);
                     fetch.missed.push(Missed::bad(reason));
+                    continue;
                 }
-                continue;
+                // Its redundancy file alone may be gone.
             }
             let Some(from) = cluster.rank_of(&host) else {
                 fetch.missed.push(Missed::passing(format!("{host} takes no part in this epoch")));
@@ -458,4 +460,42 @@ fn copies(catalog: &Catalog, path: &RelPath) -> Vec<(FileCopy, String)> {
             _ => None,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::dataset::{Entry, Layout, MemberPlace, Protection, Scheme, Stamp};
+
+    use super::*;
+    use crate::lead::Output;
+    use crate::lead::flush::tests::catalog;
+    use crate::settings::tests::settings;
+
+    /// Of an absent member the redundancy file alone may be gone: where nobody gives it back, the
+    /// node that has its files is asked for them.
+    #[test]
+    fn the_node_of_a_member_that_nobody_gives_back_is_asked() {
+        let path = RelPath::new("x").unwrap();
+        let kind = EntryKind::File(FileCopy { size: 1, crc: 0, member: Member(0), program_rank: None });
+        let (atime, mtime) = (Stamp::default(), Stamp::default());
+        let file = Entry { path: path.clone(), kind, mode: 0o644, uid: 0, gid: 0, atime, mtime };
+        let place = |host: &str| MemberPlace { host: host.to_owned(), files: 1, bytes: 1, taken: None };
+        let layout = Layout {
+            encoding: 0,
+            protection: Protection::by(Scheme::Xor),
+            members: ["a", "b"].map(place).into(),
+            sets: vec![vec![Member(0), Member(1)]],
+        };
+        let hosts = ["a", "b"].map(str::to_owned).into();
+        let mut cluster = Cluster::new(scrfs::ids::Epoch(1), hosts, settings(), 100);
+        let catalog = Catalog { layout, entries: vec![file], ..catalog(1) };
+        cluster.datasets.insert(catalog.into(), false);
+        cluster.lacks(DatasetId(1), [Member(0), Member(1)].into());
+        let mut fetches = Fetches::default();
+        let request = RequestId { origin: 1, serial: 1 };
+        fetches.fetch(NodeRank(1), request, SealedFile { id: DatasetId(1), path });
+        fetches.begin(&mut cluster, |_| false, |_| false);
+        let sends = |output: &Output| matches!(output, Output::Start(_, Job::Send { .. }));
+        assert!(cluster.take_outputs().iter().any(sends));
+    }
 }
