@@ -576,6 +576,7 @@ mod tests {
     use scrfs::path::RelPath;
 
     use super::*;
+    use crate::job::JobOutput;
     use crate::lead::Output;
     use crate::settings::tests::settings;
 
@@ -650,5 +651,72 @@ mod tests {
         };
         assert_eq!(asked(&["x"]), [("verify", 1), ("evict", 0)]);
         assert_eq!(asked(&["x", "y"]), [("verify", 0), ("verify", 1)]);
+    }
+
+    /// Two members of a set, each on a node that has recorded it.
+    fn presented(lazy: bool, encoded: bool) -> (Recovered, Vec<&'static str>, bool) {
+        let hosts = ["a", "b"].map(str::to_owned).to_vec();
+        let mut settings = settings();
+        settings.restart.lazy = lazy;
+        let mut cluster = Cluster::new(Epoch(7), hosts, settings, 0);
+        let place = |host: &str| MemberPlace { host: host.to_owned(), files: 1, bytes: 1, taken: None };
+        let mut newest = catalog(&["x"]);
+        newest.layout.protection = Protection::by(Scheme::Xor);
+        newest.layout.members = ["a", "b"].map(place).into();
+        newest.layout.sets = vec![vec![Member(0), Member(1)]];
+        let holding = |member: u32| Holding {
+            revision: newest.revision,
+            state: HeldState::Complete,
+            members: BTreeSet::from([member]),
+            encoded: if encoded { BTreeSet::from([(Member(member), 0)]) } else { BTreeSet::new() },
+            paths: Vec::new(),
+            flushed: false,
+            listed: false,
+            failed: false,
+        };
+        let nodes = BTreeMap::from([(NodeRank(0), holding(0)), (NodeRank(1), holding(1))]);
+        let held = Held { epoch: Epoch(1), name: b"ck".to_vec(), nodes, strangers: Vec::new() };
+        let mut rebuild = Rebuild::begin(&mut cluster, ID, held, false);
+        let outcome = rebuild.catalog(&mut cluster, NodeRank(0), Some(Arc::new(newest))).unwrap();
+        let mut told = |rebuild: &mut Rebuild, failure: Option<JobFailure>| {
+            let mut told = Vec::new();
+            for output in cluster.take_outputs() {
+                match output {
+                    Output::Command(_, Command::Verify(_)) => told.push("verify"),
+                    Output::Start(job, _) => {
+                        told.push("job");
+                        for node in [0, 1].map(NodeRank).into_iter().filter(|_| failure.is_some()) {
+                            let result = failure.clone().map_or(Ok(JobOutput::Done), Err);
+                            rebuild.job(&mut cluster, Share { node, job, result });
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            told
+        };
+        let first = told(&mut rebuild, Some(JobFailure { bad: vec![1], ..JobFailure::passing("CRC") }));
+        let looks_again = told(&mut rebuild, None) == ["verify", "verify"];
+        (outcome, first, looks_again)
+    }
+
+    #[test]
+    fn a_lazy_restart_reads_nothing_until_a_job_finds_bad_bytes() {
+        let (outcome, told, looks_again) = presented(true, true);
+        assert!(
+            matches!(outcome, Recovered::Done(_)) && told.is_empty() && !looks_again,
+            "{outcome:?} {told:?}"
+        );
+        let (outcome, told, _) = presented(false, true);
+        assert!(
+            matches!(outcome, Recovered::Running) && told == ["verify", "verify"],
+            "{outcome:?} {told:?}"
+        );
+        // All redundancy data is gone: the set is encoded anew before programs start.
+        let (outcome, told, looks_again) = presented(true, false);
+        assert!(
+            matches!(outcome, Recovered::Running) && told == ["job"] && looks_again,
+            "{outcome:?} {told:?}"
+        );
     }
 }
