@@ -447,7 +447,7 @@ const WIDE: [(&str, usize); 21] = [
     ("scrfs/src/fs/attr.rs: Attr", 13),
     ("scrfs/src/fs/mod.rs: FileSystem", 30),
     ("scrfs/src/mount/mod.rs: Options", 15),
-    ("scrfs/src/status/mod.rs: DatasetStatus", 15),
+    ("scrfs/src/status/mod.rs: DatasetStatus", 16),
     ("scrfs/src/status/mod.rs: NodeStatus", 26),
     ("tools/src/bin/scrfs-run/arguments.rs: Arguments", 18),
     ("tools/src/bin/scrfs-run/arguments.rs: Job", 17),

@@ -132,7 +132,8 @@ fn programs_start_before_what_is_there_is_verified_and_have_no_bad_bytes() {
     await_whole(&job, hosts);
     run.stop();
 
-    // Redundancy data, which nobody opens, is verified too: else another loss would cost the dataset.
+    // Redundancy data, which nobody opens, is verified too: else another loss would cost the
+    // dataset.
     let parity = "printf x | dd bs=1 seek=30000 conv=notrunc status=none of=";
     let file = format!("{CACHE}/root/scr.unread/dataset.*/*.xor");
     cluster.on(0).run(&format!("{parity}$(echo {file})")).must();

@@ -23,6 +23,7 @@ mod eviction;
 mod fetch;
 mod flush;
 mod generation;
+mod held;
 mod jobs;
 mod loose;
 mod loose_set;

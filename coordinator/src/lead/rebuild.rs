@@ -20,8 +20,8 @@ use super::answers::Answers;
 use super::catalog::{check, same_files};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
+use super::held::{Held, Holding};
 use super::jobs::{Ended, Jobs, Share};
-use super::settle::{Held, Holding};
 use crate::job::{Job, JobFailure};
 
 /// Failed commits on one node before the candidate is given up.

@@ -17,12 +17,12 @@ use self::candidate::{Candidate, candidates};
 use super::Lack;
 use super::answers::Answers;
 use super::cluster::Cluster;
+use super::held::Held;
 use super::jobs::Share;
 use super::policy::{MS, delay};
 use super::rebuild::{Rebuild, Recovered};
 use super::refetch::Refetch;
 use super::saving::Saving;
-use super::settle::Held;
 
 #[derive(Debug)]
 enum Step {

@@ -17,10 +17,10 @@ use super::catalog::{Making, check, places, within};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::encoding::{Encoded, Encoding};
+use super::held::Held;
 use super::jobs::Share;
 use super::policy::MS;
 use super::rebuild::Recovered;
-use super::settle::Held;
 use crate::job::About;
 
 /// A PFS that hangs must not keep what caches have from being presented.

@@ -7,8 +7,8 @@ use scrfs::ids::{DatasetId, NodeRank};
 
 use super::answers::Answers;
 use super::cluster::Cluster;
+use super::held::Held;
 use super::policy::MS;
-use super::settle::Held;
 
 /// A PFS that lets no node finish must not keep what caches have from being presented.
 const SILENCE_LIMIT: u64 = 15 * 60_000 * MS;

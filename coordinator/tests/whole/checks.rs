@@ -75,8 +75,8 @@ impl Programs {
                 self.pointed = None;
             }
         }
-        // What is presented is whole again, or will be. Older ones are not sure to be. Where nothing
-        // was read, bytes that have gone bad may be found with the next ones.
+        // What is presented is whole again, or will be. Older ones are not sure to be. Where
+        // nothing was read, bytes that have gone bad may be found with the next ones.
         if !lazy {
             self.marked.values_mut().for_each(|marked| marked.flips = 0);
         }

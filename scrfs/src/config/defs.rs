@@ -269,7 +269,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "SCRFS_RESTART",
         Kind::Word(RESTARTS),
         "eager",
-        "eager: programs start when all bytes are there; lazy: when all names are, lost bytes are rebuilt behind",
+        "eager: programs start when all bytes are there; lazy: when all names are; bytes are verified and rebuilt behind",
     ),
     row(
         "SCRFS_FETCH",

@@ -32,7 +32,7 @@ use crate::store::{Store, StoreError};
 
 use super::cache::Cache;
 use super::filemap::{self, CacheNames, Filemap};
-use super::state::{Dataset, Origin, Part, State, Table};
+use super::state::{Dataset, Origin, Part, State, Table, Trust};
 use crate::record::catalog_file::{self, need, put};
 
 const NODE: &str = "node.scrinfo";
@@ -312,7 +312,7 @@ fn encode_node(table: &Table) -> Hash {
         put(&mut below, "GOING", u32::from(leaves));
         put(&mut below, "FLUSHED", u32::from(dataset.flushed));
         put(&mut below, "FAILED", u32::from(dataset.failed.is_some()));
-        put(&mut below, "UNREAD", u32::from(dataset.unread));
+        put(&mut below, "UNREAD", u32::from(dataset.trust == Trust::Unread));
         let mut members = Hash::new();
         for (member, part) in &dataset.parts {
             let mut record = Hash::new();
@@ -393,8 +393,8 @@ fn decode_node(
         let mut dataset = Dataset::new(id, epoch, name, Files::Aside);
         dataset.life = Life::from_record(files.as_bytes(), leaves);
         dataset.flushed = below.number::<u32>("FLUSHED")? == Some(1);
-        dataset.unread = below.number::<u32>("UNREAD")? == Some(1);
-        dataset.verified = false;
+        let is_unread = below.number::<u32>("UNREAD")? == Some(1);
+        dataset.trust = if is_unread { Trust::Unread } else { Trust::Given };
         if below.number::<u32>("FAILED")? == Some(1) {
             dataset.failed = Some("found bad before this daemon started".into());
         }

@@ -23,7 +23,6 @@ use super::bound::{Bound, bound_of};
 use super::cache::Cache;
 use super::copies::Arriving;
 use super::core::desk::{Desk, Input};
-use super::core::verification::Verification;
 use super::disk::Disk;
 use super::events::Events;
 use super::generation::Generations;
@@ -36,7 +35,7 @@ use super::rounds::Rounds;
 use super::service::ended_job;
 use super::state::{Origin, State};
 use super::stores::CacheStore;
-use super::verification::Opener;
+use super::verification::Comparisons;
 use super::wishes::Wishes;
 use crate::boundary::MountedTree;
 
@@ -134,7 +133,6 @@ pub struct Node {
     pub(super) generations: Mutex<Generations>,
     pub(super) journal: Mutex<Journal>,
     pub(super) loose: Mutex<Loose>,
-    pub(super) verification: Mutex<Verification<Opener>>,
     pub(super) state: Mutex<State>,
     /// Something began to wait, or what waits has to be looked at anew.
     pub(super) wake: Condvar,
@@ -148,8 +146,7 @@ pub struct Node {
     pub(super) me: Weak<Self>,
     origin: u64,
     serial: AtomicU64,
-    /// The newest scrub that was asked for.
-    pub(super) scrub_round: AtomicU64,
+    pub(super) comparisons: Comparisons,
     server: Mutex<Option<Server>>,
     watcher: Mutex<Option<JoinHandle<()>>>,
 }
@@ -279,7 +276,6 @@ impl Node {
             generations: Mutex::new(Rank::Generations, Generations::default()),
             journal: Mutex::new(Rank::Journal, journal),
             loose: Mutex::new(Rank::Loose, loose),
-            verification: Mutex::leaf(Verification::default()),
             state: Mutex::new(Rank::State, state),
             wake: Condvar::default(),
             thawed: Condvar::default(),
@@ -290,7 +286,7 @@ impl Node {
             me: me.clone(),
             origin: random(),
             serial: AtomicU64::new(1),
-            scrub_round: AtomicU64::new(0),
+            comparisons: Comparisons::default(),
             server: Mutex::leaf(None),
             watcher: Mutex::leaf(None),
         }))

@@ -30,7 +30,7 @@ impl Node {
         let limit = self.bound.limit();
         let taken = (limit > 0).then(|| self.cache.free().ok()).flatten().map(|free| self.bound.taken(free));
         let supervisor_stopped = directory::stopped_parent();
-        let openers = self.verification.lock().waiters();
+        let openers = self.comparisons.unread.lock().waiters();
         let state = self.state.lock();
         let fetches = state.settings.as_ref().is_none_or(|settings| settings.fetch);
         let floor = state.settings.as_ref().map(|settings| Epoch(settings.restart.not_before));
@@ -96,7 +96,7 @@ impl Node {
         status.flushed = dataset.flushed;
         status.flush_failed = dataset.told.flush_failed.clone().filter(|_| !dataset.flushed);
         status.restoring = dataset.told.absent.len() as u64;
-        status.unread = self.verification.lock().left(dataset.id) as u64;
+        status.unread = self.comparisons.unread.lock().left(dataset.id) as u64;
         status.scrubbed.clone_from(&dataset.told.scrubbed);
         status.current = current == Some(dataset.id);
         let encoded = dataset.encoded.filter(|_| status.state == "encoding");

@@ -15,7 +15,7 @@ use crate::store::beneath;
 
 use super::members::{file_name, make_others, size_of};
 use super::node::Node;
-use super::state::{Dataset, Origin, Part, RedundancyFile};
+use super::state::{Dataset, Origin, Part, RedundancyFile, Trust};
 
 /// Names whose files that are not sealed are told one by one.
 const UNSEALED_TOLD: usize = 16;
@@ -165,7 +165,7 @@ impl Node {
             }
         }
         // In a lazy restart they are verified with the others.
-        let is_read = |dataset: &Dataset| dataset.verified || !self.restarts_lazily();
+        let is_read = |dataset: &Dataset| dataset.trust == Trust::Verified || !self.restarts_lazily();
         for dataset in held.iter().filter(|dataset| wanted.contains(&dataset.id) && is_read(dataset)) {
             self.drop_bad_copies(dataset)?;
         }

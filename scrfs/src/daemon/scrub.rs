@@ -53,7 +53,7 @@ impl Node {
 
     /// The command of a scrub has come: one that goes gently makes room for it.
     pub(super) fn scrub_begins(&self, round: u64) {
-        self.scrub_round.store(round, Ordering::SeqCst);
+        self.comparisons.scrub_round.store(round, Ordering::SeqCst);
     }
 
     /// In the scrubs' lane, for the coordinator of `link`.
@@ -166,7 +166,8 @@ impl Scrub<'_> {
         let state = self.node.state.lock();
         let is_attached = state.attached.as_ref().is_some_and(|attached| attached.link.id() == self.link);
         let is_there = state.table.datasets.get(&self.id).is_some_and(|dataset| !dataset.life.is_leaving());
-        let is_replaced = self.gently && self.node.scrub_round.load(Ordering::SeqCst) != self.round;
+        let is_replaced =
+            self.gently && self.node.comparisons.scrub_round.load(Ordering::SeqCst) != self.round;
         self.monitor.is_cancelled() || state.stopping || !is_attached || !is_there || is_replaced
     }
 }

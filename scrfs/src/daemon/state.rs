@@ -133,11 +133,20 @@ pub(super) struct Dataset {
     pub(super) encoded: Option<(u64, u64)>,
     /// Why its bytes are not to be trusted, if so.
     pub(super) failed: Option<String>,
-    /// A restart presented it before its bytes here were compared with their checksums, and not all
-    /// of them are by now ([`super::verification`]).
-    pub(super) unread: bool,
-    /// They were, since the coordinators of this epoch came. Not on storage.
-    pub(super) verified: bool,
+    pub(super) trust: Trust,
+}
+
+/// What is known of a dataset's bytes here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Nobody has compared them with their checksums since the coordinators of this epoch came, and
+    /// nobody has to. Not on storage.
+    Given,
+    /// A restart has presented it before they were compared, and not all of them are by now
+    /// ([`super::verification`]).
+    Unread,
+    /// They were compared, since the coordinators of this epoch came. Not on storage.
+    Verified,
 }
 
 impl RedundancyFile {
@@ -198,9 +207,8 @@ impl Dataset {
             transfer: None,
             encoded: None,
             failed: None,
-            unread: false,
             // What comes here is compared as it comes.
-            verified: true,
+            trust: Trust::Verified,
         }
     }
 
@@ -323,7 +331,9 @@ impl Table {
             self.removed = Removals::default();
         }
         for dataset in self.datasets.values_mut() {
-            dataset.verified = false;
+            if dataset.trust == Trust::Verified {
+                dataset.trust = Trust::Given;
+            }
             dataset.told.scrubbed = None;
             dataset.told.absent.clear();
             if elsewhere {

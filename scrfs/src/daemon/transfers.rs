@@ -25,7 +25,7 @@ use crate::transfer::{Monitor, TransferError, copy};
 use super::cache::{self, Staged};
 use super::members::{file_name, make_others};
 use super::node::Node;
-use super::state::{Dataset, Origin, Part};
+use super::state::{Dataset, Origin, Part, Trust};
 use crate::record::catalog_file;
 
 /// What [`crate::control::Command::FetchMember`] says.
@@ -142,7 +142,7 @@ impl Node {
         let members = self.verify_members(id);
         self.end_transfer(id);
         if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
-            dataset.verified = true;
+            dataset.trust = Trust::Verified;
         }
         self.note_verified(id, &members);
         self.state.lock().send(Event::Verified { id, members });

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use crate::boundary::Completion;
 use crate::caller;
@@ -18,6 +19,7 @@ use crate::control::{Event, Reason, SealedFile, VerifiedMember};
 use crate::dataset::{CatalogIndex, EntryKind};
 use crate::errno::Errno;
 use crate::ids::DatasetId;
+use crate::lock::Mutex;
 use crate::path::RelPath;
 use crate::status::people::bytes_for_people;
 use crate::store::beneath;
@@ -27,10 +29,24 @@ use crate::transfer::{Monitor, TransferError, copy};
 use super::core::verification::{Effect, Outcome, Reading, Verification};
 use super::core::waiting::Wanted;
 use super::node::Node;
-use super::state::{Dataset, Part};
+use super::state::{Dataset, Part, Trust};
 
 /// The name of the threads that read for programs.
 const VERIFIES: &str = "scrfs-verify";
+
+/// Bytes that are compared with their checksums while programs run.
+pub(super) struct Comparisons {
+    /// What a restart has presented unread.
+    pub(super) unread: Mutex<Verification<Opener>>,
+    /// The newest scrub that was asked for.
+    pub(super) scrub_round: AtomicU64,
+}
+
+impl Default for Comparisons {
+    fn default() -> Self {
+        Self { unread: Mutex::leaf(Verification::default()), scrub_round: AtomicU64::new(0) }
+    }
+}
 
 /// A program that opens a file.
 pub(super) struct Opener {
@@ -48,11 +64,9 @@ impl Node {
     /// A restart lists the dataset, of which files here may be unread.
     pub(super) fn list_unread(&self, dataset: &Dataset, catalog: &Arc<CatalogIndex>) -> Result<(), Reason> {
         let id = dataset.id;
-        let is_unread = self.restarts_lazily() && !dataset.verified;
-        if is_unread != dataset.unread {
-            // Before programs can open anything: a next worker goes on with it.
-            self.mark_unread(id, is_unread)?;
-        }
+        let is_unread = self.restarts_lazily() && dataset.trust != Trust::Verified;
+        // Before programs can open anything: a next worker goes on with it.
+        self.mark(id, if is_unread { Trust::Unread } else { dataset.trust })?;
         if !is_unread {
             self.verify_step(|unread| unread.forget(id));
             self.tree.sealed(Arc::clone(catalog));
@@ -75,9 +89,10 @@ impl Node {
     /// This worker's predecessor has not read all of it.
     pub(super) fn go_on_verifying(&self, id: DatasetId) {
         let Ok(dataset) = self.dataset(id) else { return };
-        let Some(catalog) = dataset.life.catalog().filter(|_| dataset.unread && is_shown(&dataset)) else {
+        let Some(catalog) = dataset.life.catalog().filter(|_| is_shown(&dataset)) else { return };
+        if dataset.trust != Trust::Unread {
             return;
-        };
+        }
         match self.files_here(&dataset, catalog) {
             Ok(files) => {
                 self.tree.unread(id, files.clone());
@@ -97,7 +112,7 @@ impl Node {
     /// A program opens a sealed file, which may be here and unread: else the lead is asked.
     pub(super) fn verify_or_bring(&self, file: SealedFile, caller: Caller, done: Completion) {
         let (id, path) = (file.id, file.path.clone());
-        let wanted = self.verification.lock().wants(id, &path, Opener { file, caller, done });
+        let wanted = self.comparisons.unread.lock().wants(id, &path, Opener { file, caller, done });
         match wanted {
             Ok(effects) => {
                 self.wake.notify_all();
@@ -115,7 +130,7 @@ impl Node {
     /// Callers that are about to die by a signal.
     pub(super) fn end_dying_openers(&self) {
         let is_dying = |opener: &Opener| opener.caller.tid != 0 && caller::is_dying(opener.caller.tid);
-        let dying = self.verification.lock().take_waiters(is_dying);
+        let dying = self.comparisons.unread.lock().take_waiters(is_dying);
         for opener in dying {
             (opener.done)(Err(Errno(libc::EINTR)));
         }
@@ -123,21 +138,21 @@ impl Node {
 
     /// The daemon ends.
     pub(super) fn end_verification(&self) {
-        let all = self.verification.lock().end();
+        let all = self.comparisons.unread.lock().end();
         for opener in all {
             (opener.done)(Err(Errno(libc::EIO)));
         }
     }
 
     fn verify_step(&self, step: impl FnOnce(&mut Verification<Opener>) -> Vec<Effect<Opener>>) {
-        let effects = step(&mut self.verification.lock());
+        let effects = step(&mut self.comparisons.unread.lock());
         self.carry_out_verification(effects);
     }
 
-    fn mark_unread(&self, id: DatasetId, unread: bool) -> Result<(), Reason> {
+    fn mark(&self, id: DatasetId, trust: Trust) -> Result<(), Reason> {
         let marked = self.disk.lock().change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
-                dataset.unread = unread;
+                dataset.trust = trust;
             }
         });
         marked.map_err(Reason::from)
@@ -236,7 +251,7 @@ impl Node {
             let read = self.checksum(reading, local, recorded.size);
             let read = read.and_then(|seen| compare(&entry.path, seen, &recorded));
             let Err(error) = read else { return Outcome::Good };
-            if !self.verification.lock().is_wanted(reading) {
+            if !self.comparisons.unread.lock().is_wanted(reading) {
                 return Outcome::Gone;
             }
             if !matches!(error, TransferError::Mismatch { .. }) {
@@ -313,7 +328,7 @@ impl Node {
 
     /// In the scrubs' lane.
     fn none_unread(&self, id: DatasetId) {
-        if let Err(reason) = self.mark_unread(id, false) {
+        if let Err(reason) = self.mark(id, Trust::Verified) {
             self.events.warning(Some(id), &format!("that it is verified cannot be recorded: {reason}"));
         }
     }
@@ -333,7 +348,7 @@ struct Wanting<'a> {
 
 impl Read for Wanting<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if !self.node.verification.lock().is_wanted(self.reading) {
+        if !self.node.comparisons.unread.lock().is_wanted(self.reading) {
             return Err(io::Error::other("it is not wanted any more"));
         }
         self.file.read(buffer)

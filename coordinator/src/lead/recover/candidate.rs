@@ -7,7 +7,7 @@ use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, Member};
 use scrfs::prefix::StoredDataset;
 
-use super::super::settle::Held;
+use super::super::held::Held;
 
 /// A dataset that may be presented: what caches have of it, and what the prefix has.
 #[derive(Debug, Clone)]

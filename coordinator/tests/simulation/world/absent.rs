@@ -7,9 +7,20 @@ use scrfs::dataset::{Catalog, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
 
 use super::World;
+use crate::daemon::Daemon;
 use crate::observer::{self, Key};
 
 impl World {
+    /// The nodes as a restart takes them: a lazy one reads nothing before it presents a dataset.
+    pub(super) fn as_told(&self) -> Vec<Daemon> {
+        let mut nodes = self.nodes.clone();
+        if self.settings.restart.lazy {
+            let datasets = nodes.iter_mut().flat_map(|node| node.datasets.values_mut());
+            datasets.flat_map(|dataset| dataset.members.values_mut()).for_each(|data| data.bad = false);
+        }
+        nodes
+    }
+
     /// Of a dataset that was sealed before, this file may be on no node when it is committed: its
     /// member is rebuilt behind the programs.
     pub(super) fn may_be_absent(&self, catalog: &Catalog, copy: &FileCopy) -> bool {

@@ -292,6 +292,22 @@ impl World {
         }
     }
 
+    /// The PFS hangs; it may begin to.
+    pub(super) fn hangs(&mut self, may_begin: bool) -> bool {
+        let Some((_, task)) = self.tasks.front().filter(|_| self.hangs && may_begin) else {
+            return self.now < self.hang;
+        };
+        // Seldom asked.
+        let reads = matches!(task, PfsTask::ReadCatalog(_));
+        let begins = self.rng.rarely(if reads { 2000 } else { 100 });
+        if begins && self.hang <= self.now {
+            self.hang = self.now + 1_000_000 * *self.rng.pick(&[40, 100, 2000]).expect("some");
+            self.calm = false;
+            self.say(|| "the PFS hangs".to_owned());
+        }
+        self.now < self.hang
+    }
+
     /// A PFS that hangs keeps no job from starting, and does not let the caches grow without end.
     pub(super) fn check_held_up(&self) {
         let asked = self.tasks.front().map_or(self.now, |(since, _)| *since);

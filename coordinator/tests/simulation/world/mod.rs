@@ -343,16 +343,6 @@ impl World {
         self.feed(Input::Begin { epoch, hosts, groups: self.groups(), start, settings });
     }
 
-    /// The nodes as a restart takes them: a lazy one reads nothing before it presents a dataset.
-    pub(super) fn as_told(&self) -> Vec<Daemon> {
-        let mut nodes = self.nodes.clone();
-        if self.settings.restart.lazy {
-            let datasets = nodes.iter_mut().flat_map(|node| node.datasets.values_mut());
-            datasets.flat_map(|dataset| dataset.members.values_mut()).for_each(|data| data.bad = false);
-        }
-        nodes
-    }
-
     /// All coordinators die: nothing in flight arrives, jobs stop where they are.
     pub(crate) fn kill(&mut self) {
         self.say(|| "=== killed".to_owned());
@@ -528,22 +518,6 @@ impl World {
             self.check_held_up();
         }
         busy
-    }
-
-    /// The PFS hangs; it may begin to.
-    fn hangs(&mut self, may_begin: bool) -> bool {
-        let Some((_, task)) = self.tasks.front().filter(|_| self.hangs && may_begin) else {
-            return self.now < self.hang;
-        };
-        // Seldom asked.
-        let reads = matches!(task, PfsTask::ReadCatalog(_));
-        let begins = self.rng.rarely(if reads { 2000 } else { 100 });
-        if begins && self.hang <= self.now {
-            self.hang = self.now + 1_000_000 * *self.rng.pick(&[40, 100, 2000]).expect("some");
-            self.calm = false;
-            self.say(|| "the PFS hangs".to_owned());
-        }
-        self.now < self.hang
     }
 
     fn deliver(&mut self, at: usize) {

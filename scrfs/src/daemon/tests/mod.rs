@@ -241,9 +241,7 @@ impl MountedTree for FakeTree {
     }
 
     fn verified(&self, id: DatasetId, files: &[RelPath]) {
-        if let Some(unread) = self.inner.lock().unread.get_mut(&id) {
-            unread.retain(|path| !files.contains(path));
-        }
+        self.inner.lock().unread.entry(id).or_default().retain(|path| !files.contains(path));
     }
 
     fn unlisted(&self, id: DatasetId) {
