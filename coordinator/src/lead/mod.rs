@@ -369,7 +369,8 @@ impl Running {
                     if cluster.holds(node, id, member) {
                         let reason = reason.on(cluster.host(node));
                         cluster.warn(format!("dataset {id}: member {member} has bad bytes: {reason}"));
-                        self.fetches.mend(id, member);
+                        // Which rebuilds what it finds, and tells what it could not.
+                        self.scrubs.wish(id);
                     }
                 }
                 true

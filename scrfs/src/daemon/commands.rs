@@ -114,7 +114,7 @@ impl Node {
             }
             Command::MarkScrubbed { id, report } => self.scrubbed(id, report),
             Command::MarkAbsent { id, members } => self.mark_absent(id, members),
-            Command::Verify(id) => self.in_transfers(link, move |node| node.verify(id)),
+            Command::Verify(id) => self.in_transfers(link, move |node| node.verify(link, id)),
             Command::FetchMember { id, epoch, name, member, directory, entries } => {
                 let order = FetchOrder { id, epoch, name, member, directory, entries };
                 self.in_transfers(link, move |node| node.fetch_member(link, &order));

@@ -50,6 +50,18 @@ pub(super) struct Generations {
     aside: HashMap<DatasetId, Inodes>,
 }
 
+impl Generations {
+    /// The file of this name and inode number is not aside any more: a file system gives the number
+    /// of a file that is gone to another one.
+    pub(super) fn forget_aside(&mut self, id: DatasetId, inode: u64, path: &RelPath) {
+        if let Some(inodes) = self.aside.get_mut(&id)
+            && inodes.get(&inode).is_some_and(|names| names == std::slice::from_ref(path))
+        {
+            inodes.remove(&inode);
+        }
+    }
+}
+
 /// Why a sealed file did not get a copy of its own.
 #[derive(Debug, thiserror::Error)]
 enum CopyError {
@@ -377,13 +389,10 @@ impl Node {
         if !dataset.life.is_overwritten() {
             return Ok(());
         }
+        if let Some(former) = former {
+            generations.forget_aside(id, former, path);
+        }
         if let Some(inodes) = generations.aside.get_mut(&id) {
-            // A file system gives the number of a file that is gone to another one.
-            if let Some(former) = former
-                && inodes.get(&former).is_some_and(|names| names == std::slice::from_ref(path))
-            {
-                inodes.remove(&former);
-            }
             inodes.insert(inode()?, vec![path.clone()]);
         }
         let top = top_of(&dataset.name).map_err(io::Error::other)?;
@@ -425,10 +434,13 @@ impl Node {
         let journal = self.journal.lock();
         let full = top.concat(path).map_err(io::Error::other)?;
         let ours = journal.has(&full) || is_removed(&journal, &top, dataset.id, path);
-        if ours || beneath::open_file(tree.as_fd(), path).is_err() {
+        if ours {
             return Ok(());
         }
-        beneath::remove_tree(tree.as_fd(), path)?;
+        // A bad one may have been removed, or it was on no node.
+        if beneath::open_file(tree.as_fd(), path).is_ok() {
+            beneath::remove_tree(tree.as_fd(), path)?;
+        }
         self.cache.link_back(dataset.id, &dataset.name, path)
     }
 

@@ -164,10 +164,13 @@ impl Node {
                 _ => self.forget_seal(dataset)?,
             }
         }
-        // In a lazy restart they are verified with the others.
         let is_read = |dataset: &Dataset| dataset.trust == Trust::Verified || !self.restarts_lazily();
-        for dataset in held.iter().filter(|dataset| wanted.contains(&dataset.id) && is_read(dataset)) {
-            self.drop_bad_copies(dataset)?;
+        for dataset in held.iter().filter(|dataset| wanted.contains(&dataset.id)) {
+            if is_read(dataset) {
+                self.drop_bad_copies(dataset)?;
+            } else {
+                self.drop_brought_copies(dataset)?;
+            }
         }
         // No program runs: what they changed in sealed datasets is given up, and the tree has no
         // part of these.

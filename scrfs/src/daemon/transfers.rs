@@ -6,14 +6,14 @@
 //! Fault points: those of [`crate::transfer`], and `fetch.staged`.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, OFlags};
 
 use crate::control::{Event, FetchFailure, FrozenFile, NoRoom, Reason, VerifiedMember};
 use crate::dataset::lifecycle::Files;
-use crate::dataset::{Entry, EntryKind, FileCopy};
+use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::faults;
 use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::RelPath;
@@ -138,11 +138,18 @@ impl Node {
         }
     }
 
-    pub(super) fn verify(&self, id: DatasetId) {
+    /// For the coordinator of `link`.
+    pub(super) fn verify(&self, link: u64, id: DatasetId) {
         let members = self.verify_members(id);
         self.end_transfer(id);
-        if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
-            dataset.trust = Trust::Verified;
+        {
+            let mut state = self.state.lock();
+            let is_attached = state.attached.as_ref().is_some_and(|attached| attached.link.id() == link);
+            let parts = state.table.datasets.get(&id).map_or(0, |dataset| dataset.parts.len());
+            let is_all = members.len() == parts && members.iter().all(|member| member.files.is_ok());
+            if let Some(dataset) = state.table.datasets.get_mut(&id).filter(|_| is_attached && is_all) {
+                dataset.trust = Trust::Verified;
+            }
         }
         self.note_verified(id, &members);
         self.state.lock().send(Event::Verified { id, members });
@@ -176,13 +183,9 @@ impl Node {
     pub(super) fn drop_bad_copies(&self, dataset: &Dataset) -> Result<(), Reason> {
         let Some(catalog) = dataset.life.catalog() else { return Ok(()) };
         let home = self.cache.home(dataset, self.tree.as_ref())?;
-        let is_member = |member: &Member| dataset.parts.get(member).is_some_and(|part| part.recorded);
-        let copies = catalog.catalog().entries.iter().filter_map(|entry| match &entry.kind {
-            EntryKind::File(copy) if !is_member(&copy.member) => Some((&entry.path, copy)),
-            _ => None,
-        });
-        let here: Vec<_> =
-            copies.filter(|(path, _)| beneath::open_file(home.as_fd(), path).is_ok()).collect();
+        let here: Vec<_> = copies(dataset, catalog)
+            .filter(|(path, _)| beneath::open_file(home.as_fd(), path).is_ok())
+            .collect();
         let bytes = here.iter().map(|(_, copy)| copy.size).sum();
         let Some((monitor, _)) = self.begin_transfer(dataset.id, "verifying", bytes) else { return Ok(()) };
         let mut verified = here.iter().map(|(path, copy)| verify_file(&home, path, copy, &monitor));
@@ -195,6 +198,20 @@ impl Node {
         });
         self.end_transfer(dataset.id);
         outcome.map_err(Reason::from)
+    }
+
+    /// The same before anything is read: all of them go, and are brought again when they are
+    /// opened.
+    pub(super) fn drop_brought_copies(&self, dataset: &Dataset) -> Result<(), Reason> {
+        let Some(catalog) = dataset.life.catalog() else { return Ok(()) };
+        let home = self.cache.home(dataset, self.tree.as_ref())?;
+        for path in copies(dataset, catalog).map(|(path, _)| path) {
+            if beneath::open_file(home.as_fd(), path).is_ok() {
+                beneath::remove_tree(home.as_fd(), path)
+                    .map_err(|e| Reason::from(e).on(format_args!("{path}")))?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads all files of a member. A bad one is removed: it must not be read here, and counts as
@@ -240,6 +257,8 @@ impl Node {
             Ok(files) => {
                 let text = format!("fetched from the PFS as member {}, {} files", order.member, files.len());
                 self.events.info(Some(id), &text);
+                let files: Vec<RelPath> = files.iter().map(|file| file.path.clone()).collect();
+                self.files_replaced(id, &files);
             }
             Err(failure) => {
                 self.events.error(Some(id), &format!("fetch from the PFS: {}", failure.reason));
@@ -431,6 +450,18 @@ pub(super) fn here(reason: impl std::fmt::Display) -> FetchFailure {
     FetchFailure { reason: reason.to_string(), corrupt: false, full: None }
 }
 
+/// Files of members that are not here.
+fn copies<'a>(
+    dataset: &'a Dataset,
+    catalog: &'a CatalogIndex,
+) -> impl Iterator<Item = (&'a RelPath, &'a FileCopy)> {
+    let is_member = |member: &Member| dataset.parts.get(member).is_some_and(|part| part.recorded);
+    catalog.catalog().entries.iter().filter_map(move |entry| match &entry.kind {
+        EntryKind::File(copy) if !is_member(&copy.member) => Some((&entry.path, copy)),
+        _ => None,
+    })
+}
+
 /// The PFS's fault when what it has is not what is recorded.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn there(error: TransferError) -> FetchFailure {
@@ -450,10 +481,14 @@ pub(super) fn verify_file(
     monitor: &Monitor,
 ) -> Result<(), TransferError> {
     let fd = beneath::open_file(directory.as_fd(), path).map_err(TransferError::io(path, "open"))?;
-    let seen = copy::checksum(&mut std::fs::File::from(fd), recorded.size, monitor)
-        .map_err(TransferError::io(path, "read"))?;
+    let mut file = std::fs::File::from(fd);
+    let seen = copy::checksum(&mut file, recorded.size, monitor).map_err(TransferError::io(path, "read"))?;
     let compared = compare(path, seen, recorded);
+    // It is still open, so that no other file has its number.
+    let inode = |file: BorrowedFd<'_>| rustix::fs::fstat(file).map(|stat| stat.st_ino).ok();
+    let there = || beneath::open_file(directory.as_fd(), path).ok().and_then(|now| inode(now.as_fd()));
     if compared.is_err()
+        && there() == inode(file.as_fd())
         && let Ok((parent, name)) = beneath::parent_of(directory.as_fd(), path, false)
     {
         let _ = rustix::fs::unlinkat(&parent, name.as_path(), AtFlags::empty());

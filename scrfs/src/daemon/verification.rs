@@ -16,7 +16,7 @@ use crate::boundary::Completion;
 use crate::caller;
 use crate::caller::Caller;
 use crate::control::{Event, Reason, SealedFile, VerifiedMember};
-use crate::dataset::{CatalogIndex, EntryKind};
+use crate::dataset::CatalogIndex;
 use crate::errno::Errno;
 use crate::ids::DatasetId;
 use crate::lock::Mutex;
@@ -26,10 +26,10 @@ use crate::store::beneath;
 use crate::transfer::pfs::compare;
 use crate::transfer::{Monitor, TransferError, copy};
 
-use super::core::verification::{Effect, Outcome, Reading, Verification};
+use super::core::verification::{Effect, Outcome, Reading, Round, Verification};
 use super::core::waiting::Wanted;
 use super::node::Node;
-use super::state::{Dataset, Part, Trust};
+use super::state::{Dataset, Part, Table, Trust};
 
 /// The name of the threads that read for programs.
 const VERIFIES: &str = "scrfs-verify";
@@ -40,11 +40,17 @@ pub(super) struct Comparisons {
     pub(super) unread: Mutex<Verification<Opener>>,
     /// The newest scrub that was asked for.
     pub(super) scrub_round: AtomicU64,
+    /// The daemon ends.
+    ends: Monitor,
 }
 
 impl Default for Comparisons {
     fn default() -> Self {
-        Self { unread: Mutex::leaf(Verification::default()), scrub_round: AtomicU64::new(0) }
+        Self {
+            unread: Mutex::leaf(Verification::default()),
+            scrub_round: AtomicU64::new(0),
+            ends: Monitor::new(u64::MAX),
+        }
     }
 }
 
@@ -64,16 +70,18 @@ impl Node {
     /// A restart lists the dataset, of which files here may be unread.
     pub(super) fn list_unread(&self, dataset: &Dataset, catalog: &Arc<CatalogIndex>) -> Result<(), Reason> {
         let id = dataset.id;
-        let is_unread = self.restarts_lazily() && dataset.trust != Trust::Verified;
-        // Before programs can open anything: a next worker goes on with it.
-        self.mark(id, if is_unread { Trust::Unread } else { dataset.trust })?;
-        if !is_unread {
+        if !self.restarts_lazily() || dataset.trust == Trust::Verified {
             self.verify_step(|unread| unread.forget(id));
+            if dataset.trust == Trust::Unread {
+                self.mark(id, Trust::Given)?;
+            }
             self.tree.sealed(Arc::clone(catalog));
             return Ok(());
         }
-        let files = self.files_here(&self.dataset(id)?, catalog)?;
-        self.tree.sealed_unread(Arc::clone(catalog), files.clone());
+        let files = member_files(&self.dataset(id)?);
+        let effects = self.comparisons.unread.lock().begin(id, files.clone());
+        // Before programs can open anything: a next worker goes on with it.
+        self.mark(id, Trust::Unread)?;
         let bytes: u64 = dataset.parts.values().map(|part| part.bytes()).sum();
         let text = format!(
             "{}: presented before its bytes here are verified ({} files, {}): each file is when it is opened, the others behind the programs (SCRFS_RESTART=lazy)",
@@ -81,26 +89,19 @@ impl Node {
             files.len(),
             bytes_for_people(bytes)
         );
+        self.tree.sealed_unread(Arc::clone(catalog), files);
         self.events.info(Some(id), &text);
-        self.verify_step(|unread| unread.begin(id, files));
+        self.carry_out_verification(effects);
         Ok(())
     }
 
     /// This worker's predecessor has not read all of it.
     pub(super) fn go_on_verifying(&self, id: DatasetId) {
         let Ok(dataset) = self.dataset(id) else { return };
-        let Some(catalog) = dataset.life.catalog().filter(|_| is_shown(&dataset)) else { return };
-        if dataset.trust != Trust::Unread {
-            return;
-        }
-        match self.files_here(&dataset, catalog) {
-            Ok(files) => {
-                self.tree.unread(id, files.clone());
-                self.verify_step(|unread| unread.begin(id, files));
-            }
-            Err(reason) => {
-                self.events.error(Some(id), &format!("its files here cannot be found: {reason}"));
-            }
+        if dataset.trust == Trust::Unread && is_shown(&dataset) {
+            let files = member_files(&dataset);
+            self.tree.unread(id, files.clone());
+            self.verify_step(|unread| unread.begin(id, files));
         }
     }
 
@@ -138,6 +139,7 @@ impl Node {
 
     /// The daemon ends.
     pub(super) fn end_verification(&self) {
+        self.comparisons.ends.cancel();
         let all = self.comparisons.unread.lock().end();
         for opener in all {
             (opener.done)(Err(Errno(libc::EIO)));
@@ -150,24 +152,8 @@ impl Node {
     }
 
     fn mark(&self, id: DatasetId, trust: Trust) -> Result<(), Reason> {
-        let marked = self.disk.lock().change(&self.state, |table| {
-            if let Some(dataset) = table.datasets.get_mut(&id) {
-                dataset.trust = trust;
-            }
-        });
+        let marked = self.disk.lock().change(&self.state, |table| set_trust(table, id, trust));
         marked.map_err(Reason::from)
-    }
-
-    /// Members' files, and others that were brought here to be read.
-    fn files_here(&self, dataset: &Dataset, catalog: &CatalogIndex) -> Result<Vec<RelPath>, Reason> {
-        let home = self.cache.home(dataset, self.tree.as_ref())?;
-        let entries = catalog.catalog().entries.iter();
-        let files = entries.filter(|entry| matches!(entry.kind, EntryKind::File(_)));
-        let is_here = |path: &RelPath| {
-            dataset.parts.values().any(|part| part.file(path).is_some())
-                || beneath::open_file(home.as_fd(), path).is_ok()
-        };
-        Ok(files.map(|entry| entry.path.clone()).filter(is_here).collect())
     }
 
     /// Not to be called with a lock held: programs' answers take others.
@@ -178,42 +164,41 @@ impl Node {
                 Effect::Verified(id, files) => self.tree.verified(id, &files),
                 Effect::Answer(opener) => (opener.done)(Ok(())),
                 Effect::Bring(opener) => self.bring(opener),
-                Effect::Done(id, bad) => {
-                    let me = self.me.clone();
-                    self.lanes.scrubs.run(move || {
-                        if let Some(node) = me.upgrade() {
-                            node.all_read(id, &bad);
-                        }
-                    });
-                }
-                Effect::Whole(id) => {
-                    let me = self.me.clone();
-                    self.lanes.scrubs.run(move || {
-                        if let Some(node) = me.upgrade() {
-                            node.none_unread(id);
-                        }
-                    });
-                }
+                Effect::Done(round, bad) => self.read_behind(move |node| node.all_read(round, &bad)),
+                Effect::Whole(round) => self.read_behind(move |node| node.none_unread(round)),
             }
         }
     }
 
     fn begin_reading(&self, reading: Reading) {
-        let (me, waited) = (self.me.clone(), reading.waited);
-        let refused = reading.clone();
-        let read = move || {
-            if let Some(node) = me.upgrade() {
+        let read = |reading: Reading| {
+            move |node: &Self| {
                 let outcome = node.read(&reading);
                 node.verify_step(|unread| unread.ended(&reading, outcome));
             }
         };
-        if !waited {
-            return self.lanes.scrubs.run(read);
+        if reading.waited {
+            let (me, work) = (self.me.clone(), read(reading.clone()));
+            let begun = self.config.hands.begin(VERIFIES, move || {
+                if let Some(node) = me.upgrade() {
+                    work(&node);
+                }
+            });
+            let Err(error) = begun else { return };
+            let text = format!("{}: no thread reads it for who waits: {error}", reading.path);
+            self.events.warning(Some(reading.id), &text);
         }
-        if let Err(error) = self.config.hands.begin(VERIFIES, read) {
-            let outcome = Outcome::Bad(format!("no thread: {error}").into());
-            self.verify_step(|unread| unread.ended(&refused, outcome));
-        }
+        self.read_behind(read(reading));
+    }
+
+    /// In the scrubs' lane.
+    fn read_behind(&self, work: impl FnOnce(&Self) + Send + 'static) {
+        let me = self.me.clone();
+        self.lanes.scrubs.run(move || {
+            if let Some(node) = me.upgrade() {
+                work(&node);
+            }
+        });
     }
 
     /// The lead is asked for a file, whose bytes here are missing or bad.
@@ -221,6 +206,7 @@ impl Node {
         let (me, SealedFile { id, path }) = (self.me.clone(), file.clone());
         let brought = move |result: Result<(), Errno>| {
             if let Some(node) = me.upgrade().filter(|_| result.is_ok()) {
+                node.tree.verified(id, std::slice::from_ref(&path));
                 node.files_replaced(id, &[path]);
             }
             done(result);
@@ -230,75 +216,69 @@ impl Node {
 
     fn read(&self, reading: &Reading) -> Outcome {
         let Reading { id, ref path, .. } = *reading;
+        let mut bad = Reason::from("it is nowhere");
         // It may be put elsewhere, or be replaced, while it is read.
         for _ in 0..2 {
             let Ok(dataset) = self.dataset(id) else { return Outcome::Gone };
             let Some((entry, recorded)) = dataset.file(path).filter(|_| is_shown(&dataset)) else {
                 return Outcome::Gone;
             };
-            let is_member = dataset.parts.values().any(|part| part.file(path).is_some());
-            let opened = self
-                .cache
-                .home(&dataset, self.tree.as_ref())
-                .and_then(|home| self.open_sealed(&dataset, &home, path))
-                .and_then(|local| Ok((rustix::fs::fstat(&local)?.st_ino, local)));
-            let (inode, local) = match opened {
-                Ok(opened) => opened,
-                // Whoever opens it finds that out.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && !is_member => return Outcome::Good,
+            let home = self.cache.home(&dataset, self.tree.as_ref());
+            let opened = home.and_then(|home| self.open_sealed(&dataset, &home, path));
+            let local = match opened {
+                Ok(opened) => File::from(opened),
                 Err(error) => return Outcome::Bad(Reason::from(error).on(format_args!("{path}"))),
             };
-            let read = self.checksum(reading, local, recorded.size);
+            let read = self.checksum(reading, &local, recorded.size);
             let read = read.and_then(|seen| compare(&entry.path, seen, &recorded));
             let Err(error) = read else { return Outcome::Good };
-            if !self.comparisons.unread.lock().is_wanted(reading) {
-                return Outcome::Gone;
-            }
             if !matches!(error, TransferError::Mismatch { .. }) {
                 return Outcome::Bad(error.into());
             }
-            match self.remove_bad(id, path, inode) {
-                Ok(false) => {}
+            match self.remove_bad(reading, &local) {
                 Ok(true) => {
-                    let text = format!("a file was bad, and is removed: {error}");
-                    self.events.warning(Some(id), &text);
-                    return if is_member { Outcome::Bad(error.into()) } else { Outcome::Good };
+                    self.events.warning(Some(id), &format!("a file was bad, and is removed: {error}"));
+                    return Outcome::Bad(error.into());
                 }
+                Ok(false) => {}
                 Err(why) => {
                     let text = format!("{path}: is bad, and cannot be removed: {why}");
                     self.events.error(Some(id), &text);
-                    return Outcome::Bad(error.into());
                 }
             }
+            bad = error.into();
         }
-        Outcome::Gone
+        Outcome::Bad(bad)
     }
 
-    fn checksum(&self, reading: &Reading, local: OwnedFd, size: u64) -> Result<copy::Seen, TransferError> {
-        let mut file = Wanting { file: local.into(), node: self, reading };
+    fn checksum(&self, reading: &Reading, local: &File, size: u64) -> Result<copy::Seen, TransferError> {
+        let mut file = Wanting { file: local, node: self, reading };
         let monitor = Monitor::new(u64::MAX);
         copy::checksum(&mut file, size, &monitor).map_err(TransferError::io(&reading.path, "read"))
     }
 
-    /// Removes the file that had this inode when it was read; false where another one is there by
-    /// now. Of a next generation that has begun also the name that shares it.
-    fn remove_bad(&self, id: DatasetId, path: &RelPath, inode: u64) -> io::Result<bool> {
+    /// Removes the file that was read, which is still open, so that no other has its number; false
+    /// where another one is there by now. Of a next generation that has begun also the name that
+    /// shares it.
+    fn remove_bad(&self, reading: &Reading, local: &File) -> io::Result<bool> {
+        let Reading { id, ref path, .. } = *reading;
         // Nothing is put in place, changed or moved meanwhile.
-        let _generations = self.generations.lock();
-        let dataset = self.dataset(id).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
+        let mut generations = self.generations.lock();
+        let is_wanted = self.comparisons.unread.lock().is_wanted(reading);
+        let Some(dataset) = self.dataset(id).ok().filter(|_| is_wanted) else { return Ok(false) };
         let home = self.cache.home(&dataset, self.tree.as_ref())?;
+        let inode = rustix::fs::fstat(local)?.st_ino;
         let is_it = |directory: &OwnedFd| {
             let there = beneath::open_file(directory.as_fd(), path);
-            Ok::<_, io::Error>(
-                there.is_ok_and(|file| rustix::fs::fstat(&file).is_ok_and(|s| s.st_ino == inode)),
-            )
+            there.is_ok_and(|file| rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_ino == inode))
         };
-        if !is_it(&home)? {
+        if !is_it(&home) {
             return Ok(false);
         }
         if dataset.life.is_overwritten() {
+            generations.forget_aside(id, inode, path);
             let tree = self.cache.tree(id, &dataset.name)?;
-            if is_it(&tree)? {
+            if is_it(&tree) {
                 beneath::remove_tree(tree.as_fd(), path)?;
             }
         }
@@ -307,31 +287,65 @@ impl Node {
     }
 
     /// All files of it have been read. In the scrubs' lane.
-    fn all_read(&self, id: DatasetId, bad: &[(RelPath, Reason)]) {
+    fn all_read(&self, round: Round, bad: &[(RelPath, Reason)]) {
+        let id = round.id;
+        let is_wanted = || self.state.lock().served() && self.comparisons.unread.lock().is_current(round);
         // A lead that does not serve yet is told when it does.
-        let Some(dataset) = self.dataset(id).ok().filter(|_| self.state.lock().served()) else { return };
-        let monitor = Monitor::new(u64::MAX);
+        let Some(dataset) = self.dataset(id).ok().filter(|_| is_wanted()) else { return };
         let files = |part: &Part| {
             let of_part = bad.iter().filter(|(path, _)| part.file(path).is_some());
             Reason::all(of_part.map(|(_, reason)| reason.clone())).map_or(Ok(()), Err)
         };
         let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
+        let monitor = &self.comparisons.ends;
         let members = recorded.map(|(member, part)| VerifiedMember {
             member: *member,
             files: files(part),
-            redundancy: self.verify_redundancy(&dataset, *member, part, &monitor),
+            redundancy: self.verify_redundancy(&dataset, *member, part, monitor),
         });
         let members: Vec<VerifiedMember> = members.collect();
+        if monitor.is_cancelled() || !is_wanted() {
+            return;
+        }
         self.note_verified(id, &members);
-        self.state.lock().send_request(Event::Verified { id, members });
+        let is_told = {
+            let state = self.state.lock();
+            state.send_request(Event::Verified { id, members });
+            state.served()
+        };
+        if is_told {
+            self.verify_step(|unread| unread.told(round));
+        }
     }
 
     /// In the scrubs' lane.
-    fn none_unread(&self, id: DatasetId) {
-        if let Err(reason) = self.mark(id, Trust::Verified) {
-            self.events.warning(Some(id), &format!("that it is verified cannot be recorded: {reason}"));
+    fn none_unread(&self, round: Round) {
+        let mut disk = self.disk.lock();
+        // A restart that presents it again begins a round first, and records that then.
+        if !self.comparisons.unread.lock().is_current(round) {
+            return;
         }
+        if let Err(error) = disk.change(&self.state, |table| set_trust(table, round.id, Trust::Given)) {
+            let text = format!("that it is verified cannot be recorded: {error}");
+            return self.events.warning(Some(round.id), &text);
+        }
+        drop(disk);
+        self.verify_step(
+            |unread| if unread.is_current(round) { unread.forget(round.id) } else { Vec::new() },
+        );
     }
+}
+
+fn set_trust(table: &mut Table, id: DatasetId, trust: Trust) {
+    if let Some(dataset) = table.datasets.get_mut(&id) {
+        dataset.trust = trust;
+    }
+}
+
+/// The files of the members that are here.
+fn member_files(dataset: &Dataset) -> Vec<RelPath> {
+    let files = dataset.parts.values().flat_map(|part| &part.files);
+    files.map(|(entry, _)| entry.path.clone()).collect()
 }
 
 /// Programs see it, or a next generation that shares its files.
@@ -341,7 +355,7 @@ fn is_shown(dataset: &Dataset) -> bool {
 
 /// A file that is read while somebody is to know what is in it.
 struct Wanting<'a> {
-    file: File,
+    file: &'a File,
     node: &'a Node,
     reading: &'a Reading,
 }

@@ -246,12 +246,12 @@ impl FileSystem {
         }
         let leaves = from_place.dataset() != to_place.dataset();
         self.ready_to_move(world, (&from_path, &from_place), (from.0, &from.1), leaves, caller)?;
-        let over = exchange || flags.contains(RenameFlags::NOREPLACE);
-        if over && self.elsewhere(world, &to_path, &to_place).is_some() {
-            if !exchange {
-                return fail(libc::EEXIST);
-            }
+        if exchange {
             self.ready_to_move(world, (&to_path, &to_place), (to.0, &to.1), leaves, caller)?;
+        } else if flags.contains(RenameFlags::NOREPLACE)
+            && self.elsewhere(world, &to_path, &to_place).is_some()
+        {
+            return fail(libc::EEXIST);
         }
         match world.sealed(&to_place) {
             // The marker may be set again by a rename, as by any other way.

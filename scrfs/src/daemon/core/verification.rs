@@ -48,10 +48,30 @@ pub(in crate::daemon) enum Effect<W> {
     Answer(W),
     /// The bytes here are bad: it needs them from another source.
     Bring(W),
-    /// All files of the dataset have been read; these are bad.
-    Done(DatasetId, Vec<(RelPath, Reason)>),
-    /// None of its files is unread any more.
-    Whole(DatasetId),
+    /// All files of the dataset have been read, and these are bad: the lead is to be told, and
+    /// [`Verification::told`].
+    Done(Round, Vec<(RelPath, Reason)>),
+    /// None of its files is unread any more, and the lead knows of the rest: that is to be
+    /// recorded, unless another round has begun ([`Verification::is_current`]).
+    Whole(Round),
+}
+
+/// One presentation of a dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::daemon) struct Round {
+    pub(in crate::daemon) id: DatasetId,
+    number: u64,
+}
+
+/// Whether the lead knows what was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    No,
+    /// It is being told, or could not be: the next lead that serves is.
+    Begun,
+    Yes,
+    /// It was, and nothing is left to be done but to record that.
+    Whole,
 }
 
 #[derive(Debug)]
@@ -74,8 +94,7 @@ impl<W> Default for File<W> {
 struct Unread<W> {
     files: BTreeMap<RelPath, File<W>>,
     round: u64,
-    /// That all were read has been told.
-    is_told: bool,
+    told: Told,
 }
 
 /// See the module.
@@ -113,15 +132,15 @@ impl<W> Verification<W> {
         self.serves = false;
         let files = files.into_iter().map(|path| (path, File::default())).collect();
         self.rounds += 1;
-        self.datasets.insert(id, Unread { files, round: self.rounds, is_told: false });
+        self.datasets.insert(id, Unread { files, round: self.rounds, told: Told::No });
         effects
     }
 
     /// Programs are served, by a lead that has not heard of anything yet.
     pub(in crate::daemon) fn serve(&mut self) -> Vec<Effect<W>> {
         self.serves = true;
-        for unread in self.datasets.values_mut() {
-            unread.is_told = false;
+        for unread in self.datasets.values_mut().filter(|unread| unread.told != Told::Whole) {
+            unread.told = Told::No;
         }
         let mut effects = Vec::new();
         self.go_on(&mut effects);
@@ -187,6 +206,24 @@ impl<W> Verification<W> {
         effects.extend(files.into_iter().flat_map(|file| file.waiters).map(Effect::Answer));
         self.go_on(&mut effects);
         effects
+    }
+
+    /// A lead that serves was told what [`Effect::Done`] says.
+    pub(in crate::daemon) fn told(&mut self, round: Round) -> Vec<Effect<W>> {
+        let is_current = self.is_current(round);
+        if let Some(unread) = self.datasets.get_mut(&round.id).filter(|_| is_current)
+            && unread.told == Told::Begun
+        {
+            unread.told = Told::Yes;
+        }
+        let mut effects = Vec::new();
+        self.go_on(&mut effects);
+        effects
+    }
+
+    /// No other presentation of the dataset has begun since.
+    pub(in crate::daemon) fn is_current(&self, Round { id, number }: Round) -> bool {
+        self.datasets.get(&id).is_some_and(|unread| unread.round == number)
     }
 
     /// The dataset's files are nobody's business any more.
@@ -270,23 +307,18 @@ impl<W> Verification<W> {
 
     fn tell(&mut self, effects: &mut Vec<Effect<W>>) {
         for (id, unread) in &mut self.datasets {
+            let round = Round { id: *id, number: unread.round };
             let is_read = |file: &File<W>| file.bad.is_some() && !file.is_read && !file.is_hurried;
-            if !unread.is_told && unread.files.values().all(is_read) {
-                unread.is_told = true;
+            if unread.told == Told::No && unread.files.values().all(is_read) {
+                unread.told = Told::Begun;
                 let bad = unread.files.iter();
                 let bad = bad.filter_map(|(path, file)| Some((path.clone(), file.bad.clone()?)));
-                effects.push(Effect::Done(*id, bad.collect()));
+                effects.push(Effect::Done(round, bad.collect()));
             }
-        }
-        let whole: Vec<DatasetId> = self
-            .datasets
-            .iter()
-            .filter(|(_, unread)| unread.is_told && unread.files.is_empty())
-            .map(|(id, _)| *id)
-            .collect();
-        for id in whole {
-            self.datasets.remove(&id);
-            effects.push(Effect::Whole(id));
+            if unread.told == Told::Yes && unread.files.is_empty() {
+                unread.told = Told::Whole;
+                effects.push(Effect::Whole(round));
+            }
         }
     }
 }

@@ -231,9 +231,8 @@ impl MountedTree for FakeTree {
     }
 
     fn sealed_unread(&self, catalog: Arc<CatalogIndex>, files: Vec<RelPath>) {
-        let id = catalog.catalog().id;
+        self.unread(catalog.catalog().id, files);
         self.sealed(catalog);
-        self.unread(id, files);
     }
 
     fn unread(&self, id: DatasetId, files: Vec<RelPath>) {

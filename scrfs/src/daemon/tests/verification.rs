@@ -55,7 +55,7 @@ fn each_file_is_verified_when_it_is_opened_and_the_others_behind_the_programs() 
     let Event::Verified { id, members } = lead.next() else { panic!("another event") };
     assert_eq!((id, members.len(), members[0].bad()), (ID, 1, None));
     until("all to be read", || unread(&bench).is_empty());
-    until("that to be recorded", || bench.node.state.lock().table.datasets[&ID].trust == Trust::Verified);
+    until("that to be recorded", || bench.node.state.lock().table.datasets[&ID].trust == Trust::Given);
     let told = bench.events();
     assert!(told.contains("presented before its bytes here are verified (2 files, 11 B)"), "{told}");
     assert!(told.contains("member 0 is verified"), "{told}");
@@ -90,7 +90,7 @@ fn a_bad_file_is_brought_from_elsewhere_before_its_program_has_it() {
     lead.send(Command::Fetched { request: request.unwrap(), errno: 0 });
     assert_eq!(opened.recv_timeout(WAIT).unwrap(), Ok(()));
     until("all to be verified", || unread(&bench).is_empty());
-    until("that to be recorded", || bench.node.state.lock().table.datasets[&ID].trust == Trust::Verified);
+    until("that to be recorded", || bench.node.state.lock().table.datasets[&ID].trust == Trust::Given);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_next_worker_goes_on_with_what_is_unread() {
     let mut lead = bench.serving(3);
     assert!(matches!(lead.next(), Event::Verified { .. }));
     until("all to be verified", || unread(&bench).is_empty());
-    until("that to be recorded", || bench.node.state.lock().table.datasets[&ID].trust == Trust::Verified);
+    until("that to be recorded", || bench.node.state.lock().table.datasets[&ID].trust == Trust::Given);
     drop(lead);
     bench.restart();
     assert_eq!(unread(&bench), [""; 0]);

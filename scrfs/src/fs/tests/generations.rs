@@ -289,3 +289,43 @@ fn directories_below_a_sealed_dataset_are_not_renamed_and_can_be_made_anew() {
     rename((d, b"new"), (ck, b"new"), 0).unwrap();
     assert_eq!(bench.names(ck), ["d", "new"]);
 }
+
+/// A lazy restart has presented its files before anybody has read them.
+#[test]
+fn an_unread_file_is_verified_before_anything_is_made_of_it() {
+    let bench = Bench::new("");
+    let names = ["a", "b", "c", "d", "e"];
+    let ck = bench.sealed_here(&names.map(|name| (name, "sealed")));
+    bench.fs.unread(DatasetId(3), names.map(path).to_vec());
+    let verify = |name: &str| {
+        let Asked::Fetch(wanted, done) = bench.asked() else { panic!("not a file to verify") };
+        assert_eq!(wanted, path(name));
+        bench.fs.verified(DatasetId(3), &[wanted]);
+        done(Ok(()));
+    };
+    let reading = bench.open(bench.id(ck, "a"), libc::O_RDONLY);
+    assert!(waits(&reading));
+    verify("a");
+    bench.fs.release(now(&reading).unwrap().fh);
+    bench.fs.release(now(&bench.open(bench.id(ck, "a"), libc::O_RDONLY)).unwrap().fh);
+
+    let exchange = libc::RENAME_EXCHANGE;
+    let swapped = start(|done| bench.fs.rename(me(), (ck, b"a"), (ck, b"b"), exchange, done));
+    assert!(waits(&swapped));
+    bench.begin();
+    assert!(waits(&swapped), "of the name that is exchanged too");
+    verify("b");
+    now(&swapped).unwrap();
+    let writing = bench.open(bench.id(ck, "c"), libc::O_WRONLY);
+    assert!(waits(&writing));
+    verify("c");
+    bench.keep("c");
+    bench.written(&writing, b"S");
+    let linked = start(|done| bench.fs.link(me(), bench.id(ck, "d"), ck, b"again", done));
+    assert!(waits(&linked));
+    verify("d");
+    now(&linked).unwrap();
+    // Its bytes are of no use.
+    bench.written(&bench.open(bench.id(ck, "e"), libc::O_WRONLY | libc::O_TRUNC), b"new");
+    bench.fs.release(now(&bench.open(bench.id(ck, "e"), libc::O_RDONLY)).unwrap().fh);
+}

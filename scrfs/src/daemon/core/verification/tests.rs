@@ -37,6 +37,15 @@ fn reading(effects: &[Effect<u32>]) -> Reading {
     read.expect("something is read")
 }
 
+/// The lead is told what was read.
+fn tell(files: &mut Verification<u32>, effects: &[Effect<u32>]) -> Vec<String> {
+    let done = effects.iter().find_map(|effect| match effect {
+        Effect::Done(round, _) => Some(*round),
+        _ => None,
+    });
+    told(&files.told(done.expect("all is read")))
+}
+
 fn bad() -> Outcome {
     Outcome::Bad("CRC".into())
 }
@@ -56,7 +65,9 @@ fn what_a_program_opens_is_read_before_all_else() {
     assert_eq!(told(&behind), ["good c", "answer 1", "answer 2", "read b"]);
     assert_eq!(files.wants(ID, &path("c"), 4), Err(4), "it is read");
     let ended = files.ended(&reading(&behind), Outcome::Good);
-    assert_eq!(told(&ended), ["good b", "done, 0 bad", "whole"]);
+    assert_eq!(told(&ended), ["good b", "done, 0 bad"]);
+    assert_eq!(tell(&mut files, &ended), ["whole"]);
+    assert_eq!(told(&files.serve()), [""; 0], "it is being recorded");
 }
 
 /// Whoever reads behind the programs may have to wait for them.
@@ -68,7 +79,7 @@ fn a_file_that_is_read_behind_the_programs_is_read_beside_that_for_one_that_open
     let hurried = files.wants(ID, &path("a"), 1).unwrap();
     assert_eq!(told(&hurried), ["hurry a"]);
     let ended = files.ended(&reading(&behind), Outcome::Good);
-    assert_eq!(told(&ended), ["good a", "answer 1", "done, 0 bad", "whole"]);
+    assert_eq!(told(&ended), ["good a", "answer 1", "done, 0 bad"]);
     assert_eq!(told(&files.ended(&reading(&hurried), Outcome::Good)), [""; 0]);
 }
 
@@ -80,7 +91,9 @@ fn a_bad_file_stays_unread_until_it_is_replaced() {
     assert_eq!(told(&files.ended(&reading(&hurried), bad())), ["bring 1"]);
     let behind = files.serve();
     assert_eq!(told(&behind), ["read b"], "not a again");
-    assert_eq!(told(&files.ended(&reading(&behind), Outcome::Good)), ["good b", "done, 1 bad"]);
+    let ended = files.ended(&reading(&behind), Outcome::Good);
+    assert_eq!(told(&ended), ["good b", "done, 1 bad"]);
+    assert_eq!(tell(&mut files, &ended), [""; 0]);
     let again = files.wants(ID, &path("a"), 2).unwrap();
     assert_eq!(told(&again), ["hurry a"], "it may have been rebuilt since");
     assert_eq!(told(&files.replaced(ID, &paths(&["a", "b"]))), ["good a", "answer 2", "whole"]);
@@ -92,8 +105,18 @@ fn a_new_lead_is_told_again() {
     let mut files: Verification<u32> = Verification::default();
     files.begin(ID, paths(&["a"]));
     let behind = files.serve();
-    assert_eq!(told(&files.ended(&reading(&behind), bad())), ["done, 1 bad"]);
-    assert_eq!(told(&files.serve()), ["done, 1 bad"]);
+    let former = files.ended(&reading(&behind), bad());
+    assert_eq!(told(&former), ["done, 1 bad"]);
+    let again = files.serve();
+    assert_eq!(told(&again), ["done, 1 bad"]);
+    // What is told of a former presentation is nothing of this one.
+    files.begin(ID, Vec::new());
+    assert_eq!(tell(&mut files, &again), [""; 0]);
+    let done = files.serve();
+    assert_eq!(
+        (told(&done), tell(&mut files, &done)),
+        (vec!["done, 0 bad".to_owned()], vec!["whole".to_owned()])
+    );
 }
 
 #[test]
@@ -147,7 +170,7 @@ fn seeds() {
         let (mut running, mut asked, mut answered): (Vec<Reading>, u32, Vec<u32>) =
             (Vec::new(), 0, Vec::new());
         let rotten: Vec<bool> = (0..6).map(|_| below(4) == 0).collect();
-        let mut done = 0;
+        let (mut done, mut whole) = (None, false);
         let mut take = |effects: Vec<Effect<u32>>, running: &mut Vec<Reading>, may_be_good: bool| {
             for effect in effects {
                 match effect {
@@ -158,8 +181,8 @@ fn seeds() {
                         let good = paths.iter().all(|path| !rotten[index(path)]);
                         assert!(good || may_be_good, "seed {seed}");
                     }
-                    Effect::Done(_, bad) => done = bad.len(),
-                    Effect::Whole(_) => {}
+                    Effect::Done(round, bad) => done = Some((round, bad.len())),
+                    Effect::Whole(_) => whole = true,
                 }
             }
         };
@@ -193,8 +216,10 @@ fn seeds() {
             take(effects, &mut running, false);
         }
         take(files.replaced(ID, &names), &mut running, true);
-        assert!(files.datasets.is_empty(), "seed {seed}: {files:?}");
-        assert_eq!(done, rotten.iter().filter(|bad| **bad).count(), "seed {seed}");
+        let (round, bad) = done.expect("all is read");
+        assert_eq!(bad, rotten.iter().filter(|bad| **bad).count(), "seed {seed}");
+        assert_eq!(files.left(ID), 0, "seed {seed}: {files:?}");
+        assert!(!whole && told(&files.told(round)) == ["whole"], "seed {seed}: {files:?}");
         answered.sort_unstable();
         assert_eq!(answered, (1..=asked).collect::<Vec<u32>>(), "seed {seed}");
     }
