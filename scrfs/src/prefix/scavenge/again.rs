@@ -19,7 +19,7 @@ use super::adopt::{By, Outcome};
 use super::{Collection, DATASET};
 
 /// Looks at one dataset, before what is found is told.
-const LOOKS: u32 = 6;
+const LOOKS: u32 = 8;
 /// Before the second look, then twice as long before each: another node, of which no event tells,
 /// is about to put back what it has taken away.
 const PAUSE: Duration = Duration::from_millis(20);
