@@ -369,7 +369,8 @@ impl Running {
                     if cluster.holds(node, id, member) {
                         let reason = reason.on(cluster.host(node));
                         cluster.warn(format!("dataset {id}: member {member} has bad bytes: {reason}"));
-                        // Which rebuilds what it finds, and tells what it could not.
+                        self.fetches.mend(id, member);
+                        // Which tells what could not be rebuilt.
                         self.scrubs.wish(id);
                     }
                 }

@@ -429,12 +429,9 @@ impl Node {
     }
 
     fn renew_shared(&self, dataset: &Dataset, path: &RelPath) -> io::Result<()> {
-        let top = top_of(&dataset.name).map_err(io::Error::other)?;
         let tree = self.cache.tree(dataset.id, &dataset.name)?;
         let journal = self.journal.lock();
-        let full = top.concat(path).map_err(io::Error::other)?;
-        let ours = journal.has(&full) || is_removed(&journal, &top, dataset.id, path);
-        if ours {
+        if Self::is_programs_own(&journal, dataset, path)? {
             return Ok(());
         }
         // A bad one may have been removed, or it was on no node.
@@ -442,6 +439,14 @@ impl Node {
             beneath::remove_tree(tree.as_fd(), path)?;
         }
         self.cache.link_back(dataset.id, &dataset.name, path)
+    }
+
+    /// What is at this name of the next generation, or that nothing is, is what programs have made
+    /// of it.
+    pub(super) fn is_programs_own(journal: &Journal, dataset: &Dataset, path: &RelPath) -> io::Result<bool> {
+        let top = top_of(&dataset.name).map_err(io::Error::other)?;
+        let full = top.concat(path).map_err(io::Error::other)?;
+        Ok(journal.has(&full) || is_removed(journal, &top, dataset.id, path))
     }
 
     /// `new` is complete and has its files in the tree: the generation before it leaves. What it

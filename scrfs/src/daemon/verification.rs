@@ -79,7 +79,7 @@ impl Node {
             return Ok(());
         }
         let files = member_files(&self.dataset(id)?);
-        let effects = self.comparisons.unread.lock().begin(id, files.clone());
+        self.verify_step(|unread| unread.begin(id, files.clone()));
         // Before programs can open anything: a next worker goes on with it.
         self.mark(id, Trust::Unread)?;
         let bytes: u64 = dataset.parts.values().map(|part| part.bytes()).sum();
@@ -91,7 +91,6 @@ impl Node {
         );
         self.tree.sealed_unread(Arc::clone(catalog), files);
         self.events.info(Some(id), &text);
-        self.carry_out_verification(effects);
         Ok(())
     }
 
@@ -262,7 +261,7 @@ impl Node {
     /// shares it.
     fn remove_bad(&self, reading: &Reading, local: &File) -> io::Result<bool> {
         let Reading { id, ref path, .. } = *reading;
-        // Nothing is put in place, changed or moved meanwhile.
+        // Nothing is put in place meanwhile.
         let mut generations = self.generations.lock();
         let is_wanted = self.comparisons.unread.lock().is_wanted(reading);
         let Some(dataset) = self.dataset(id).ok().filter(|_| is_wanted) else { return Ok(false) };
@@ -278,7 +277,10 @@ impl Node {
         if dataset.life.is_overwritten() {
             generations.forget_aside(id, inode, path);
             let tree = self.cache.tree(id, &dataset.name)?;
-            if is_it(&tree) {
+            // Programs enter what they change before they do; with the journal's lock they have
+            // done so, or will find the name gone.
+            let journal = self.journal.lock();
+            if is_it(&tree) && !Self::is_programs_own(&journal, &dataset, path)? {
                 beneath::remove_tree(tree.as_fd(), path)?;
             }
         }
@@ -308,12 +310,14 @@ impl Node {
             return;
         }
         self.note_verified(id, &members);
+        // Bad files stay unread; of bad redundancy data nothing else is known here.
+        let is_protected = members.iter().all(|member| member.redundancy.is_ok());
         let is_told = {
             let state = self.state.lock();
             state.send_request(Event::Verified { id, members });
             state.served()
         };
-        if is_told {
+        if is_told && is_protected {
             self.verify_step(|unread| unread.told(round));
         }
     }
@@ -344,7 +348,8 @@ fn set_trust(table: &mut Table, id: DatasetId, trust: Trust) {
 
 /// The files of the members that are here.
 fn member_files(dataset: &Dataset) -> Vec<RelPath> {
-    let files = dataset.parts.values().flat_map(|part| &part.files);
+    let recorded = dataset.parts.values().filter(|part| part.recorded);
+    let files = recorded.flat_map(|part| &part.files);
     files.map(|(entry, _)| entry.path.clone()).collect()
 }
 
