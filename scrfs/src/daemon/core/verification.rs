@@ -185,7 +185,8 @@ impl<W> Verification<W> {
                 } else {
                     file.is_read = false;
                 }
-                file.bad = Some(reason);
+                // A second reading finds that the file was removed.
+                file.bad.get_or_insert(reason);
                 effects.extend(std::mem::take(&mut file.waiters).into_iter().map(Effect::Bring));
             }
         }

@@ -12,7 +12,12 @@ const MEMBER: Member = Member(0);
 const FILES: [(&str, &[u8]); 2] = [("a", b"first"), ("b", b"second")];
 
 /// A job's worker that rebuilds member 0 with these bytes of `b`; finished when `finish`.
-fn rebuild(data: &mut DataConnection, catalog: &Catalog, b: &[u8], finish: bool) -> Result<(), String> {
+pub(super) fn rebuild(
+    data: &mut DataConnection,
+    catalog: &Catalog,
+    b: &[u8],
+    finish: bool,
+) -> Result<(), String> {
     let begin = DataRequest::BeginMember { catalog: Arc::new(catalog.clone()), member: MEMBER };
     data.done(&begin).map_err(|error| error.to_string())?;
     let mut crcs = Vec::new();

@@ -11,18 +11,18 @@ const FILES: [(&str, &[u8]); 2] = [("a", b"first"), ("b", b"second")];
 
 /// A job's worker has sealed `ck`, and its coordinators begin a lazy restart. `damage` is done in
 /// between; the dataset is presented.
-fn presented(bench: &mut Bench, damage: impl FnOnce(&Bench)) -> Lead {
+fn presented(bench: &mut Bench, damage: impl FnOnce(&Bench)) -> (Lead, Catalog) {
     for (name, bytes) in FILES {
         bench.write(&format!("ck/{name}"), bytes);
     }
     let mut lead = bench.serving(1);
-    lead.seal(1, "ck");
+    let catalog = lead.seal(1, "ck");
     drop(lead);
     damage(bench);
     let mut lead = lazy(bench, 2);
     lead.send(Command::Present { datasets: vec![ID] });
     assert_eq!(lead.next(), Event::Presented { result: Ok(()) });
-    lead
+    (lead, catalog)
 }
 
 fn lazy(bench: &Bench, epoch: u64) -> Lead {
@@ -47,7 +47,7 @@ fn open(bench: &Bench, name: &str) -> Receiver<Result<(), Errno>> {
 #[test]
 fn each_file_is_verified_when_it_is_opened_and_the_others_behind_the_programs() {
     let mut bench = Bench::new();
-    let mut lead = presented(&mut bench, |_| {});
+    let (mut lead, _) = presented(&mut bench, |_| {});
     assert_eq!(unread(&bench), ["a", "b"]);
     assert_eq!(open(&bench, "b").recv_timeout(WAIT).unwrap(), Ok(()));
     assert_eq!(unread(&bench), ["a"]);
@@ -65,7 +65,7 @@ fn each_file_is_verified_when_it_is_opened_and_the_others_behind_the_programs() 
 fn a_bad_file_is_brought_from_elsewhere_before_its_program_has_it() {
     let mut bench = Bench::new();
     let flip = |bench: &Bench| std::fs::write(bench.tree.at(&path("ck/b")), b"sEcond").unwrap();
-    let mut lead = presented(&mut bench, flip);
+    let (mut lead, _) = presented(&mut bench, flip);
     lead.serve(&bench.node);
     let opened = open(&bench, "b");
     // Who asks first is the program, or the thread that reads behind it.
@@ -91,6 +91,40 @@ fn a_bad_file_is_brought_from_elsewhere_before_its_program_has_it() {
     assert_eq!(opened.recv_timeout(WAIT).unwrap(), Ok(()));
     until("all to be verified", || unread(&bench).is_empty());
     until("that to be recorded", || bench.node.state.lock().table.datasets[&ID].trust == Trust::Given);
+}
+
+/// Else no later seal of that generation would find it.
+#[test]
+fn a_bad_file_of_a_begun_generation_is_there_again_when_its_member_is_rebuilt() {
+    let mut bench = Bench::new();
+    let flip = |bench: &Bench| std::fs::write(bench.tree.at(&path("ck/b")), b"sEcond").unwrap();
+    let (mut lead, catalog) = presented(&mut bench, flip);
+    bench.begin(1).unwrap();
+    lead.serve(&bench.node);
+    let Event::Verified { members, .. } = lead.next() else { panic!("another event") };
+    assert!(members[0].bad().is_some());
+    assert_eq!(bench.in_tree("b"), None);
+    bad::rebuild(&mut lead.data(), &catalog, FILES[1].1, true).unwrap();
+    assert_eq!(bench.in_tree("b").as_deref(), Some("second"));
+    until("that to be recorded", || bench.node.state.lock().table.datasets[&ID].trust == Trust::Given);
+}
+
+/// A program is quicker than the reading behind it.
+#[test]
+fn what_a_program_has_put_in_the_place_of_a_bad_file_stays() {
+    let mut bench = Bench::new();
+    let flip = |bench: &Bench| std::fs::write(bench.tree.at(&path("ck/b")), b"sEcond").unwrap();
+    let (mut lead, catalog) = presented(&mut bench, flip);
+    bench.begin(1).unwrap();
+    bench.node.changing(ID, &path("b"), None).unwrap();
+    let (at, new) = (bench.tree.at(&path("ck/b")), bench.tree.at(&path("ck/new")));
+    std::fs::write(&new, b"mine").unwrap();
+    std::fs::rename(&new, &at).unwrap();
+    lead.serve(&bench.node);
+    let Event::Verified { members, .. } = lead.next() else { panic!("another event") };
+    assert!(members[0].bad().is_some());
+    bad::rebuild(&mut lead.data(), &catalog, FILES[1].1, true).unwrap();
+    assert_eq!(bench.in_tree("b").as_deref(), Some("mine"));
 }
 
 #[test]
@@ -129,7 +163,7 @@ fn redundancy_data_is_verified_behind_the_programs() {
         let at = bench.directory.path().join("cache/user/scr.j1/dataset.1").join(REDUNDANCY);
         std::fs::write(at, b"pArity").unwrap();
     };
-    let mut lead = presented(&mut bench, parity);
+    let (mut lead, _) = presented(&mut bench, parity);
     lead.serve(&bench.node);
     let Event::Verified { members, .. } = lead.next() else { panic!("another event") };
     assert!(members[0].files.is_ok());
@@ -139,7 +173,7 @@ fn redundancy_data_is_verified_behind_the_programs() {
 #[test]
 fn who_waits_is_answered_when_the_daemon_ends() {
     let mut bench = Bench::new();
-    let lead = presented(&mut bench, |bench| {
+    let (lead, _) = presented(&mut bench, |bench| {
         std::fs::remove_file(bench.tree.at(&path("ck/a"))).unwrap();
     });
     let opened = open(&bench, "a");
