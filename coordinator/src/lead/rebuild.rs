@@ -74,7 +74,7 @@ enum Bytes {
     Told,
     /// They are: an eager restart, or a job has found some to be bad.
     Read,
-    /// They were found to be bad by a job, and are to be compared.
+    /// A job has found some to be bad, and all are to be compared.
     Doubted,
 }
 
@@ -244,19 +244,19 @@ impl Rebuild {
     }
 
     /// Nodes with usable members.
-    fn holders(&self) -> impl Iterator<Item = (NodeRank, &BTreeSet<u32>)> {
+    fn holders(&self) -> impl Iterator<Item = (NodeRank, &Holding)> {
         let usable = |node: &NodeRank| !self.other_layout.contains(node);
         self.held
             .nodes
             .iter()
             .filter(move |(node, holding)| usable(node) && !holding.members.is_empty())
-            .map(|(node, holding)| (*node, &holding.members))
+            .map(|(node, holding)| (*node, holding))
     }
 
     /// Where members would be if all that nodes have were good.
     fn at_best(&self, cluster: &Cluster, catalog: &Catalog) -> Places {
-        let copies = self.holders().flat_map(|(node, members)| {
-            members.iter().map(move |member| Copy { member: Member(*member), node, is_bare: false })
+        let copies = self.holders().flat_map(|(node, holding)| {
+            holding.members.iter().map(move |member| Copy { member: Member(*member), node, is_bare: false })
         });
         Places::of(cluster, catalog, copies)
     }
@@ -264,11 +264,11 @@ impl Rebuild {
     /// What nodes have told of counts as it is: they have looked for each file and its size.
     fn take_as_told(&mut self, cluster: &mut Cluster) -> Recovered {
         let Some(catalog) = &self.catalog else { return Recovered::Failed("no catalog".into()) };
-        let copies = self.held.nodes.iter().filter(|(node, _)| !self.other_layout.contains(node));
-        let copies = copies.flat_map(|(node, holding)| {
-            holding.members.iter().map(|member| Member(*member)).map(|member| {
-                let is_bare = self.lagging.contains(node) || !holding.guards(&catalog.layout, member);
-                Copy { member, node: *node, is_bare }
+        let (lagging, layout) = (&self.lagging, &catalog.layout);
+        let copies = self.holders().flat_map(|(node, holding)| {
+            holding.members.iter().map(|member| Member(*member)).map(move |member| {
+                let is_bare = lagging.contains(&node) || !holding.guards(layout, member);
+                Copy { member, node, is_bare }
             })
         });
         let places = Places::of(cluster, catalog, copies);
@@ -593,22 +593,14 @@ mod tests {
             atime: Stamp::default(),
             mtime: Stamp::default(),
         };
-        Catalog {
-            id: ID,
-            epoch: Epoch(1),
-            revision: 1024,
-            name: b"ck".to_vec(),
-            created_us: 0,
-            user: String::new(),
-            job_id: String::new(),
-            layout: Layout {
-                encoding: 0,
-                protection: Protection::by(Scheme::Single),
-                members: vec![MemberPlace { host: "b".to_owned(), files: 2, bytes: 2, taken: None }],
-                sets: vec![vec![Member(0)]],
-            },
-            entries: paths.iter().map(file).collect(),
-        }
+        let layout = Layout {
+            encoding: 0,
+            protection: Protection::by(Scheme::Single),
+            members: vec![MemberPlace { host: "b".to_owned(), files: 2, bytes: 2, taken: None }],
+            sets: vec![vec![Member(0)]],
+        };
+        let entries = paths.iter().map(file).collect();
+        Catalog { revision: 1024, layout, entries, ..super::super::flush::tests::catalog(ID.0) }
     }
 
     /// A node that voted for a seal comes back when others have fetched the dataset: what it has as

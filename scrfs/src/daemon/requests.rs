@@ -135,7 +135,7 @@ impl Node {
         while !state.stopping {
             let until_look = self.look_now_and_then(&mut state, &mut looked);
             let until_look = self.ease(&state).map_or(until_look, |raised| until_look.min(raised));
-            let has_openers = self.comparisons.unread.lock().waiters() > 0;
+            let has_openers = self.comparisons.unread.lock().is_waited_for();
             if state.desk.is_idle() && !has_openers {
                 self.wake.wait_for(&mut state, until_look);
                 continue;

@@ -78,7 +78,7 @@ impl Node {
             self.tree.sealed(Arc::clone(catalog));
             return Ok(());
         }
-        let files = member_files(&self.dataset(id)?);
+        let files = member_files(dataset);
         self.verify_step(|unread| unread.begin(id, files.clone()));
         // Before programs can open anything: a next worker goes on with it.
         self.mark(id, Trust::Unread)?;

@@ -239,6 +239,11 @@ impl<W> Verification<W> {
         unread.is_some_and(|unread| unread.files.contains_key(path))
     }
 
+    /// A file is read for programs, or will be; whatever the number of files.
+    pub(in crate::daemon) fn is_waited_for(&self) -> bool {
+        self.hurried > 0 || !self.queue.is_empty()
+    }
+
     /// How many programs wait.
     pub(in crate::daemon) fn waiters(&self) -> usize {
         let files = self.datasets.values().flat_map(|unread| unread.files.values());

@@ -31,6 +31,11 @@ fn lazy(bench: &Bench, epoch: u64) -> Lead {
     Lead::attach(&bench.control(), epoch, Start::Restart, settings)
 }
 
+/// A bit of a file here is another one.
+fn flip(bench: &Bench) {
+    std::fs::write(bench.tree.at(&path("ck/b")), b"sEcond").unwrap();
+}
+
 fn unread(bench: &Bench) -> Vec<String> {
     let inner = bench.tree.inner.lock();
     inner.unread.get(&ID).into_iter().flatten().map(ToString::to_string).collect()
@@ -64,7 +69,6 @@ fn each_file_is_verified_when_it_is_opened_and_the_others_behind_the_programs() 
 #[test]
 fn a_bad_file_is_brought_from_elsewhere_before_its_program_has_it() {
     let mut bench = Bench::new();
-    let flip = |bench: &Bench| std::fs::write(bench.tree.at(&path("ck/b")), b"sEcond").unwrap();
     let (mut lead, _) = presented(&mut bench, flip);
     lead.serve(&bench.node);
     let opened = open(&bench, "b");
@@ -97,7 +101,6 @@ fn a_bad_file_is_brought_from_elsewhere_before_its_program_has_it() {
 #[test]
 fn a_bad_file_of_a_begun_generation_is_there_again_when_its_member_is_rebuilt() {
     let mut bench = Bench::new();
-    let flip = |bench: &Bench| std::fs::write(bench.tree.at(&path("ck/b")), b"sEcond").unwrap();
     let (mut lead, catalog) = presented(&mut bench, flip);
     bench.begin(1).unwrap();
     lead.serve(&bench.node);
@@ -113,7 +116,6 @@ fn a_bad_file_of_a_begun_generation_is_there_again_when_its_member_is_rebuilt() 
 #[test]
 fn what_a_program_has_put_in_the_place_of_a_bad_file_stays() {
     let mut bench = Bench::new();
-    let flip = |bench: &Bench| std::fs::write(bench.tree.at(&path("ck/b")), b"sEcond").unwrap();
     let (mut lead, catalog) = presented(&mut bench, flip);
     bench.begin(1).unwrap();
     bench.node.changing(ID, &path("b"), None).unwrap();
