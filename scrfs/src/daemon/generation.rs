@@ -33,7 +33,6 @@ use crate::store::beneath;
 use crate::transfer::{Monitor, copy};
 
 use super::cache::{Inodes, Staged};
-use super::disk::Disk;
 use super::journal::Journal;
 use super::listing::{Lost, walk};
 use super::members::{DataError, make_others, settle_file};
@@ -214,7 +213,7 @@ impl Node {
             // Of two generations the newer one, which lets the former leave.
             return;
         }
-        if let Err(reason) = self.supersede(&mut self.disk.lock(), &catalog) {
+        if let Err(reason) = self.supersede(&catalog) {
             self.events.error(Some(id), &format!("the generation before it cannot leave: {reason}"));
         }
         self.place_links(id);
@@ -452,8 +451,13 @@ impl Node {
     /// `new` is complete and has its files in the tree: the generation before it leaves. What it
     /// alone had in the tree goes; its sealed bytes stay aside until the lead evicts it. False when
     /// there is none. Done again after a crash at any point.
-    pub(super) fn supersede(&self, disk: &mut Disk, new: &CatalogIndex) -> Result<bool, Reason> {
+    ///
+    /// With the generations' lock no member of the former is rebuilt meanwhile: its files would come
+    /// back into the tree, among those of `new`.
+    pub(super) fn supersede(&self, new: &CatalogIndex) -> Result<bool, Reason> {
         let catalog = new.catalog();
+        let _places = self.generations.lock();
+        let mut disk = self.disk.lock();
         let former: Vec<Dataset> = {
             let state = self.state.lock();
             let before = |dataset: &&Dataset| {

@@ -409,17 +409,17 @@ impl Node {
         if index.catalog().revision > 0 {
             self.remove_former_redundancy(id);
         }
+        drop(disk);
         let fresh = |dataset: &Dataset| dataset.life.is_in_tree() && !dataset.life.is_listed();
         let fresh = self.state.lock().table.datasets.get(&id).is_some_and(fresh);
         // Before programs can change it, so that nothing of theirs is forgotten.
-        if fresh && !self.supersede(&mut disk, &index)? {
+        if fresh && !self.supersede(&index)? {
             let top = RelPath::new(index.catalog().name.clone())?;
             self.journal
                 .lock()
                 .forget(&top)
                 .map_err(|error| Reason::from(error).on("the filemap's journal"))?;
         }
-        drop(disk);
         self.place_links(id);
         let begun = self.place_logs(id)?;
         self.list(id, later, begun);

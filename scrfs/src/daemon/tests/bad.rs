@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use super::*;
 use crate::control::SealedFile;
-use crate::dataset::{EntryKind, FileCopy};
+use crate::dataset::{Entry, EntryKind, FileCopy};
 
 const ID: DatasetId = DatasetId(1);
 const MEMBER: Member = Member(0);
@@ -29,9 +29,10 @@ pub(super) fn rebuild(
     }
     let create = DataRequest::CreateRedundancy { id: ID, member: MEMBER, name: REDUNDANCY.into() };
     File::from(data.descriptor(&create).unwrap()).write_all(b"parity").unwrap();
-    if !finish {
-        return Ok(());
-    }
+    if finish { self::finish(data, crcs) } else { Ok(()) }
+}
+
+fn finish(data: &mut DataConnection, crcs: Vec<u32>) -> Result<(), String> {
     let redundancy = Some((REDUNDANCY.to_owned(), 6, crc32fast::hash(b"parity")));
     let set = vec![Member(0), Member(1)];
     let finish = DataRequest::FinishMember { id: ID, member: MEMBER, crcs, redundancy, set, members: 2 };
@@ -157,6 +158,54 @@ fn a_member_is_rebuilt_below_its_next_generation() {
     let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
     let names = |files: &[FrozenFile]| files.iter().map(|file| file.path.to_string()).collect::<Vec<_>>();
     assert_eq!((names(&part.files), names(&part.carried)), (vec!["a".into()], vec!["b".into()]));
+}
+
+/// Before each step of the storage in the commit of its next generation.
+#[cfg(feature = "faults")]
+#[test]
+fn a_member_rebuilt_while_its_next_generation_is_sealed_brings_nothing_back_into_the_tree() {
+    for step in 1.. {
+        let bench = Bench::new();
+        let (mut lead, former) = sealed(&bench);
+        bench.begin(1).unwrap();
+        bench.change(1, "a", b"changed");
+        let told = lead.freeze_over(2, "ck", Some(1)).unwrap();
+        // Another node has written `b` anew.
+        lead.carry(2, &["b"]);
+        let part = encode(&mut lead.data(), 2, &told.files).unwrap();
+        let mut newer = catalog(2, 1, "ck", &part);
+        let copy = FileCopy { size: 5, crc: 1, member: Member(1), program_rank: None };
+        newer.entries.push(Entry { path: path("b"), kind: EntryKind::File(copy), ..part.entries[0].clone() });
+        newer.layout.members[1] = MemberPlace { files: 1, bytes: 5, ..newer.layout.members[1].clone() };
+        newer.sort();
+
+        let (mut data, (give, rebuilt)) = (lead.data(), crossbeam_channel::bounded(2));
+        rebuild(&mut data, &former, FILES[1].1, false).unwrap();
+        let crcs = FILES.map(|(_, bytes)| crc32fast::hash(bytes)).to_vec();
+        crate::faults::interrupt(
+            "store",
+            step,
+            Box::new(move || {
+                let (over, wait) = crossbeam_channel::bounded(1);
+                std::thread::spawn(move || {
+                    give.send(finish(&mut data, crcs)).unwrap();
+                    let _ = over.send(());
+                });
+                // Where it has to wait for the commit, the commit goes on.
+                let _ = wait.recv_timeout(Duration::from_millis(50));
+            }),
+        );
+        bench.node.commit(newer);
+        if crate::faults::uninterrupted().is_some() {
+            assert!(step > 10);
+            return;
+        }
+        rebuilt.recv_timeout(WAIT).expect("an end").unwrap();
+        let b = bench.tree.at(&path("ck/b"));
+        assert!(!b.exists(), "step {step}: the former generation's bytes are in the new one");
+        assert_eq!(lead.next(), Event::Committed { id: DatasetId(2), result: Ok(()) });
+        assert_eq!(lead.verify(ID), [(MEMBER, [None, None])]);
+    }
 }
 
 /// A file system gives the number of a file that is gone to the next one.
