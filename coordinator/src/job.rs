@@ -142,6 +142,8 @@ pub struct JobFailure {
     /// other bytes: no other try will find that.
     /// None for what may pass: a full cache, a lost link, a failure of another share.
     pub bad: Vec<u32>,
+    /// A program has begun to change a file while it was read: the next try finds its sealed bytes.
+    pub moved: bool,
     /// The cache on this node has no room for what it was to get.
     pub full: Option<NoRoom>,
 }
@@ -149,7 +151,7 @@ pub struct JobFailure {
 impl JobFailure {
     /// What may pass.
     pub fn passing(reason: impl Into<Reason>) -> Self {
-        Self { reason: reason.into(), bad: Vec::new(), full: None }
+        Self { reason: reason.into(), bad: Vec::new(), moved: false, full: None }
     }
 
     /// Data that it was to give is gone or wrong.

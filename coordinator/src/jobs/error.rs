@@ -57,6 +57,15 @@ pub enum JobError {
         /// In the catalog.
         sealed: u32,
     },
+    /// A program has begun to change the file since it was opened: its sealed bytes are in another
+    /// file by now.
+    #[error("dataset {id}, {path}: a program has begun to change it while it was read")]
+    Moved {
+        /// Dataset.
+        id: DatasetId,
+        /// The file.
+        path: RelPath,
+    },
     /// The redundancy file is not the one of this dataset and set.
     #[error("dataset {id}, redundancy file of member {member}: {reason}")]
     Redundancy {
@@ -115,6 +124,11 @@ impl JobError {
         if let Self::NoRoom { full, .. } = self { Some(full) } else { None }
     }
 
+    /// The next try finds the sealed bytes.
+    pub(super) fn is_moved(&self) -> bool {
+        matches!(self, Self::Moved { .. })
+    }
+
     /// Bytes were read, and are not those that were sealed.
     pub(super) fn is_not_as_sealed(&self) -> bool {
         match self {
@@ -142,6 +156,7 @@ impl JobError {
             | Self::Protocol { .. }
             | Self::Link(_)
             | Self::Plan { .. }
+            | Self::Moved { .. }
             | Self::NoRoom { .. }
             | Self::Fault(_) => false,
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 use scrfs::ids::{DatasetId, Member};
@@ -75,6 +75,22 @@ impl Files {
             })
     }
 
+    /// The CRCs of all files must be those that were sealed; else the first that is not.
+    pub fn compare(&self, found: &[u32], sealed: &[u32]) -> Result<(), (usize, JobError)> {
+        let id = self.id;
+        if found.len() != sealed.len() || self.paths.len() != sealed.len() {
+            let reason = "a file without a CRC".to_owned();
+            return Err((usize::MAX, JobError::Plan { id, reason }));
+        }
+        for (index, (path, (&found, &sealed))) in self.paths.iter().zip(found.iter().zip(sealed)).enumerate()
+        {
+            if found != sealed {
+                return Err((index, JobError::Crc { id, path: path.clone(), found, sealed }));
+            }
+        }
+        Ok(())
+    }
+
     fn io(&self, verb: &str, file: usize, source: std::io::Error) -> JobError {
         let path = self.paths.get(file).map_or_else(String::new, ToString::to_string);
         JobError::Io { id: self.id, what: format!("{verb} {path}"), source }
@@ -115,6 +131,8 @@ pub struct Reader<'a> {
     daemon: &'a Daemon,
     open: Open,
     crcs: SegmentCrcs,
+    /// The number that each file had when it was opened; 0 before that.
+    inodes: Vec<u64>,
     /// Bytes read, and when the daemon was told how many.
     done: u64,
     told: Instant,
@@ -124,7 +142,8 @@ impl<'a> Reader<'a> {
     /// Opens nothing yet.
     pub fn new(files: &'a Files, daemon: &'a Daemon) -> Self {
         let crcs = SegmentCrcs::new(files.sizes.iter().copied());
-        Self { files, daemon, open: Open(BTreeMap::new()), crcs, done: 0, told: Instant::now() }
+        let (open, inodes) = (Open(BTreeMap::new()), vec![0; files.sizes.len()]);
+        Self { files, daemon, open, crcs, inodes, done: 0, told: Instant::now() }
     }
 
     /// Fills `buffer` from `offset` of the logical file, beyond whose end there are zeros. No byte
@@ -137,15 +156,20 @@ impl<'a> Reader<'a> {
         }
         for (index, at, range) in files.runs(offset, buffer.len()) {
             let (bytes, len) = (&mut buffer[range.clone()], range.len());
-            let open = || open_checked(files, daemon, index);
-            let crcs = &mut self.crcs;
+            let (crcs, inodes) = (&mut self.crcs, &mut self.inodes);
+            let open = || {
+                let (file, inode) = open_checked(files, daemon, index)?;
+                inodes[index] = inode;
+                Ok((file, files.sizes[index]))
+            };
             let read = |file: &File| {
                 bytes.chunks_mut(AT_HAND).zip((at..).step_by(AT_HAND)).try_for_each(|(bytes, at)| {
                     file.read_exact_at(bytes, at).map_err(|e| files.io("read", index, e))?;
                     crcs.add(index, at, bytes).map_err(|e| files.crc(e))
                 })
             };
-            self.open.with(index, len, open, read)?;
+            let done = self.open.with(index, len, open, read);
+            done.map_err(|error| self.unless_moved(error, index))?;
             self.done += len as u64;
         }
         if self.told.elapsed() >= TELL {
@@ -159,17 +183,35 @@ impl<'a> Reader<'a> {
     pub fn finish(self) -> Result<Vec<u32>, JobError> {
         self.crcs.finish().map_err(|e| self.files.crc(e))
     }
+
+    /// As [`Self::finish`], of files that were sealed with these CRCs.
+    pub fn finish_sealed(mut self, sealed: &[u32]) -> Result<(), JobError> {
+        let crcs = std::mem::replace(&mut self.crcs, SegmentCrcs::new(std::iter::empty()));
+        let crcs = crcs.finish().map_err(|e| self.files.crc(e))?;
+        self.files.compare(&crcs, sealed).map_err(|(index, error)| self.unless_moved(error, index))
+    }
+
+    /// A file that has not been opened yet is as it is.
+    fn unless_moved(&self, error: JobError, index: usize) -> JobError {
+        match (self.files.paths.get(index), self.inodes.get(index)) {
+            (Some(path), Some(&inode)) if inode != 0 => {
+                self.daemon.unless_moved(error, self.files.id, path, inode)
+            }
+            _ => error,
+        }
+    }
 }
 
-/// A file that has the size it was frozen with.
+/// A file that has the size it was frozen with, and its number.
 fn open_checked(files: &Files, daemon: &Daemon, index: usize) -> Result<(File, u64), JobError> {
     let (path, size) = (&files.paths[index], files.sizes[index]);
     let file = daemon.open_file(files.id, path)?;
-    let held = file.metadata().map_err(|e| files.io("stat", index, e))?.len();
-    if held != size {
-        return Err(JobError::Plan { id: files.id, reason: format!("{path} has {held} bytes, not {size}") });
+    let meta = file.metadata().map_err(|e| files.io("stat", index, e))?;
+    if meta.len() != size {
+        let reason = format!("{path} has {} bytes, not {size}", meta.len());
+        return Err(daemon.unless_moved(JobError::Plan { id: files.id, reason }, files.id, path, meta.ino()));
     }
-    Ok((file, size))
+    Ok((file, meta.ino()))
 }
 
 /// Writes a member's files anew; where there are zeros they have holes.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use scrfs::control::{DataReply, DataRequest, MemberPart, NoRoom, Reason, Room, SealedFile};
@@ -48,6 +49,17 @@ impl Daemon {
     /// A member's file, for reading.
     pub fn open_file(&self, id: DatasetId, path: &RelPath) -> Result<File, JobError> {
         self.descriptor(&DataRequest::OpenFile { id, path: path.clone() })
+    }
+
+    /// Why the reading of a sealed file failed, whose number was `inode` when it was opened. Where
+    /// the path leads to another file by now, a program has begun to change the former one, and its
+    /// sealed bytes are in the other.
+    pub fn unless_moved(&self, error: JobError, id: DatasetId, path: &RelPath, inode: u64) -> JobError {
+        let now = self.open_file(id, path).ok().and_then(|file| file.metadata().ok());
+        match now {
+            Some(now) if now.ino() != inode => JobError::Moved { id, path: path.clone() },
+            _ => error,
+        }
     }
 
     /// A member's redundancy file, for reading, and the CRC32 that was recorded of all of it.

@@ -180,8 +180,9 @@ impl Shares {
         });
         let mut output = JobOutput::Done;
         let mut failure: Option<JobError> = None;
-        let mut bad = Vec::new();
+        let (mut bad, mut moved) = (Vec::new(), false);
         for (at, result) in results {
+            moved |= result.as_ref().is_err_and(JobError::is_moved);
             bad.extend(result.as_ref().is_err_and(|error| self.is_bad(at, error)).then_some(at));
             match result {
                 Ok(part @ JobOutput::Part(_)) => output = part,
@@ -191,7 +192,7 @@ impl Shares {
             }
         }
         failure.map_or(Ok(output), |error| {
-            Err(JobFailure { reason: error.reason(), bad, full: error.no_room() })
+            Err(JobFailure { reason: error.reason(), bad, moved, full: error.no_room() })
         })
     }
 

@@ -144,8 +144,8 @@ impl Share<'_> {
             let passed = self.noted(self.pass_on(&read, to));
             drop(read);
             match (joined(reading.join()), passed) {
-                (Ok(crcs), Ok(())) => self.target.check(files, &crcs),
-                (crcs, passed) => Err(first_cause([crcs.err(), passed.err()])),
+                (Ok(()), Ok(())) => Ok(()),
+                (read, passed) => Err(first_cause([read.err(), passed.err()])),
             }
         })?;
         // The last block, one byte for each lost member, goes the same way: each survivor passes it
@@ -176,7 +176,7 @@ impl Share<'_> {
 
     /// This survivor's part of each block. Also what no lost member needs is read, so that the CRC
     /// of the redundancy file is known: it protects what is rebuilt from now on.
-    fn read(&self, files: &Files, out: &Sender<Block>) -> Result<Vec<u32>, JobError> {
+    fn read(&self, files: &Files, out: &Sender<Block>) -> Result<(), JobError> {
         let mut redundancy = self.target.open_redundancy()?;
         let mut reader = Reader::new(files, self.target.daemon);
         for Link { part, range, .. } in self.links() {
@@ -189,7 +189,7 @@ impl Share<'_> {
             out.send(block).map_err(|_| ended())?;
         }
         redundancy.finish()?;
-        reader.finish()
+        self.target.check_read(reader)
     }
 
     fn pass_on(&self, read: &Receiver<Block>, to: Option<u32>) -> Result<(), JobError> {

@@ -1,8 +1,9 @@
 //! The *send* job: one sealed file goes whole from its holder to the node that opens it; both check
 //! size and CRC.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
 use scrfs::control::SealedFile;
@@ -43,16 +44,27 @@ pub fn run(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<JobOut
 
 fn send(parcel: &Parcel<'_>, daemon: &Daemon, peers: &Peers) -> Result<(), JobError> {
     daemon.waited();
-    let mut told = Instant::now();
-    let mut source = daemon.open_file(parcel.file.id, &parcel.file.path)?;
+    let source = daemon.open_file(parcel.file.id, &parcel.file.path)?;
     let meta = source.metadata().map_err(|e| parcel.io("stat", e))?;
+    let inode = meta.ino();
+    give(parcel, (source, &meta), daemon, peers)
+        .map_err(|error| daemon.unless_moved(error, parcel.file.id, &parcel.file.path, inode))
+}
+
+fn give(
+    parcel: &Parcel<'_>,
+    (mut source, meta): (File, &Metadata),
+    daemon: &Daemon,
+    peers: &Peers,
+) -> Result<(), JobError> {
+    let mut told = Instant::now();
     let held = meta.len();
     if held != parcel.size {
         let reason = format!("{} has {held} bytes, sealed with {}", parcel.file.path, parcel.size);
         return Err(JobError::Plan { id: parcel.file.id, reason });
     }
     let mut takes = Block::zeroed(TAKES);
-    takes.payload_mut().copy_from_slice(&sparse::room_of(&meta).to_le_bytes());
+    takes.payload_mut().copy_from_slice(&sparse::room_of(meta).to_le_bytes());
     peers.send(ASKER, takes)?;
     let mut crc = crc32fast::Hasher::new();
     for len in parcel.blocks() {

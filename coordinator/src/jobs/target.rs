@@ -5,7 +5,7 @@ use scrfs::dataset::Catalog;
 use scrfs::ids::Member;
 
 use super::error::{JobError, fault};
-use super::files::{Files, Writer};
+use super::files::{Reader, Writer};
 use super::header::SetRecord;
 use super::link::{Daemon, Finish};
 use super::redundancy_file::{RedundancyReader, RedundancyWriter};
@@ -59,7 +59,7 @@ impl Target<'_> {
         let mut writing = Writing { files: Writer::new(files, member, self.daemon)?, redundancy };
         fill(&mut writing)?;
         let crcs = writing.files.finish()?;
-        self.check(files, &crcs)?;
+        files.compare(&crcs, &self.sealed_crcs()).map_err(|(_, error)| error)?;
         fault("rebuild.finish")?;
         let finish = Finish {
             member,
@@ -76,18 +76,12 @@ impl Target<'_> {
         RedundancyReader::open(self.catalog.id, self.member, self.me, self.record, self.daemon)
     }
 
-    /// The bytes that were read or made must be those that were sealed.
-    pub(super) fn check(&self, files: &Files, crcs: &[u32]) -> Result<(), JobError> {
-        let sealed: Vec<_> = self.catalog.files_of(self.member).collect();
-        if sealed.len() != crcs.len() || files.iter().len() != crcs.len() {
-            return Err(self.record.unfit("a file without a CRC"));
-        }
-        for ((entry, copy), found) in sealed.into_iter().zip(crcs) {
-            if copy.crc != *found {
-                let (id, path) = (self.catalog.id, entry.path.clone());
-                return Err(JobError::Crc { id, path, found: *found, sealed: copy.crc });
-            }
-        }
-        Ok(())
+    /// The files that a survivor has read must be those that were sealed.
+    pub(super) fn check_read(&self, reader: Reader<'_>) -> Result<(), JobError> {
+        reader.finish_sealed(&self.sealed_crcs())
+    }
+
+    fn sealed_crcs(&self) -> Vec<u32> {
+        self.catalog.files_of(self.member).map(|(_, copy)| copy.crc).collect()
     }
 }

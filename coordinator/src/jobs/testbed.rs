@@ -39,6 +39,8 @@ struct State {
     installed: Vec<RelPath>,
     /// Bytes for copies, if there is a bound.
     room: Option<u64>,
+    /// A program begins to change this file when it has been opened next.
+    changing: Option<RelPath>,
     /// Requests from now on until one fails.
     fail_after: Option<u64>,
     /// Killed: connections are closed.
@@ -78,6 +80,25 @@ impl FakeDaemon {
 
     pub(super) fn fail_after(&self, requests: u64) {
         self.state.lock().fail_after = Some(requests);
+    }
+
+    pub(super) fn change_once_opened(&self, path: &RelPath) {
+        self.state.lock().changing = Some(path.clone());
+    }
+
+    /// As [`DataRequest::OpenFile`] has it. A file that a program begins to change is the program's
+    /// from then on, and its sealed bytes are in another one.
+    fn open(&self, path: &RelPath) -> std::io::Result<File> {
+        let file = File::open(self.tree(path))?;
+        if self.state.lock().changing.take_if(|changing| changing == path).is_some() {
+            let (place, aside) = (self.tree(path), self.root.join("aside"));
+            let mut bytes = fs::read(&place)?;
+            fs::write(&aside, &bytes)?;
+            bytes.iter_mut().for_each(|byte| *byte ^= 1);
+            fs::write(&place, &bytes)?;
+            fs::rename(&aside, &place)?;
+        }
+        Ok(file)
     }
 
     pub(super) fn die(&self) {
@@ -154,7 +175,7 @@ impl DataLink for FakeDaemon {
         }
         let red = |member: &Member, state: &State| self.root.join("red").join(&state.names[member]);
         Ok(match request {
-            DataRequest::OpenFile { path, .. } => opened(File::open(self.tree(path))),
+            DataRequest::OpenFile { path, .. } => opened(self.open(path)),
             DataRequest::OpenRedundancy { member, .. } => {
                 let state = self.state.lock();
                 match opened(File::open(red(member, &state))) {

@@ -17,7 +17,7 @@ use super::answers::Answers;
 use super::cluster::Cluster;
 use super::directories::{Hold, paths};
 use super::jobs::Share;
-use super::mend::{Mended, Mending, Mends, Missed};
+use super::mend::{MOVES_MAX, Mended, Mending, Mends, Missed};
 use super::restore::Restores;
 use crate::job::{Job, JobId, JobResult};
 
@@ -55,6 +55,8 @@ struct Fetch {
     /// Of these, those whose bytes are bad and that were not rebuilt since.
     bad: BTreeSet<Member>,
     rebuilds: u32,
+    /// Times that a program had begun to change the file while it was sent.
+    moves: u32,
     /// Times that a cache was full.
     shortages: u32,
     /// The PFS was asked.
@@ -72,6 +74,7 @@ impl Fetch {
             tried: BTreeSet::new(),
             bad: BTreeSet::new(),
             rebuilds: 0,
+            moves: 0,
             shortages: 0,
             copied: false,
             step: Step::Queued,
@@ -354,7 +357,9 @@ impl Fetches {
                 self.answer(cluster, &key, 0, "");
             } else {
                 let missed = Missed::of(cluster, answers);
-                if missed.bad && rebuilt_since {
+                let is_moved = !missed.bad && missed.moved && fetch.moves < MOVES_MAX;
+                fetch.moves += u32::from(is_moved);
+                if is_moved || missed.bad && rebuilt_since {
                     // What it had then it has no more.
                     fetch.tried.remove(&member);
                 } else {
@@ -435,7 +440,7 @@ impl Fetches {
         };
         let reason = format!("the PFS: {}", failure.reason);
         let full = failure.full.map(|full| (node, full));
-        fetch.missed.push(Missed { reason, bad: failure.corrupt, full });
+        fetch.missed.push(Missed { bad: failure.corrupt, full, ..Missed::passing(reason) });
         let id = fetch.file.id;
         if failure.corrupt {
             self.fail_there(cluster, id);
@@ -467,14 +472,16 @@ mod tests {
     use scrfs::dataset::{Entry, Layout, MemberPlace, Protection, Scheme, Stamp};
 
     use super::*;
+    use crate::job::{JobFailure, JobOutput};
     use crate::lead::Output;
     use crate::lead::flush::tests::catalog;
     use crate::settings::tests::settings;
 
-    /// Of an absent member the redundancy file alone may be gone: where nobody gives it back, the
-    /// node that has its files is asked for them.
-    #[test]
-    fn the_node_of_a_member_that_nobody_gives_back_is_asked() {
+    const ID: DatasetId = DatasetId(1);
+
+    /// An XOR dataset of nodes a and b, whose first member has a file `x`; and a fetch of that by
+    /// b.
+    fn fetch(absent: &[u32]) -> (Cluster, Fetches) {
         let path = RelPath::new("x").unwrap();
         let kind = EntryKind::File(FileCopy { size: 1, crc: 0, member: Member(0), program_rank: None });
         let (atime, mtime) = (Stamp::default(), Stamp::default());
@@ -490,12 +497,75 @@ mod tests {
         let mut cluster = Cluster::new(scrfs::ids::Epoch(1), hosts, settings(), 100);
         let catalog = Catalog { layout, entries: vec![file], ..catalog(1) };
         cluster.datasets.insert(catalog.into(), false);
-        cluster.lacks(DatasetId(1), [Member(0), Member(1)].into());
+        cluster.lacks(ID, absent.iter().copied().map(Member).collect());
         let mut fetches = Fetches::default();
         let request = RequestId { origin: 1, serial: 1 };
-        fetches.fetch(NodeRank(1), request, SealedFile { id: DatasetId(1), path });
+        fetches.fetch(NodeRank(1), request, SealedFile { id: ID, path });
         fetches.begin(&mut cluster, |_| false, |_| false);
-        let sends = |output: &Output| matches!(output, Output::Start(_, Job::Send { .. }));
-        assert!(cluster.take_outputs().iter().any(sends));
+        (cluster, fetches)
+    }
+
+    /// What has begun, or ended, since the last call.
+    fn told(cluster: &mut Cluster) -> Vec<String> {
+        let of = |output| match output {
+            Output::Start(id, Job::Send { .. }) => Some(format!("send {}", id.0)),
+            Output::Start(id, Job::Rebuild { lost, .. }) => Some(format!("rebuild {lost:?} {}", id.0)),
+            Output::Command(_, Command::Fetched { errno, .. }) => Some(format!("fetched {errno}")),
+            Output::Command(_, Command::MarkFailed { .. }) => Some("failed".to_owned()),
+            _ => None,
+        };
+        cluster.take_outputs().into_iter().filter_map(of).collect()
+    }
+
+    /// Both shares of a job of nodes a and b have ended, that of a so.
+    fn ended(cluster: &mut Cluster, fetches: &mut Fetches, job: u64, result: JobResult) {
+        let other = result.as_ref().map(Clone::clone).map_err(|_| JobFailure::passing("ended by others"));
+        for (node, result) in [(0, result), (1, other)] {
+            assert!(fetches.job(cluster, Share { node: NodeRank(node), job: JobId(job), result }));
+        }
+        fetches.begin(cluster, |_| false, |_| false);
+    }
+
+    /// Of an absent member the redundancy file alone may be gone: where nobody gives it back, the
+    /// node that has its files is asked for them.
+    #[test]
+    fn the_node_of_a_member_that_nobody_gives_back_is_asked() {
+        let (mut cluster, _) = fetch(&[0, 1]);
+        assert_eq!(told(&mut cluster), ["send 1"]);
+    }
+
+    /// A program overwrites the file while its node sends it.
+    #[test]
+    fn a_file_that_is_moved_while_it_is_sent_is_sent_again_and_is_not_bad() {
+        let moved = || Err(JobFailure { moved: true, ..JobFailure::passing("moved") });
+        let (mut cluster, mut fetches) = fetch(&[]);
+        ended(&mut cluster, &mut fetches, 1, moved());
+        assert_eq!(told(&mut cluster), ["send 1", "send 2"]);
+        ended(&mut cluster, &mut fetches, 2, Ok(JobOutput::Done));
+        assert_eq!(told(&mut cluster), ["fetched 0"]);
+
+        let (mut cluster, mut fetches) = fetch(&[]);
+        for job in 1..=u64::from(MOVES_MAX) + 1 {
+            assert_eq!(told(&mut cluster), [format!("send {job}")]);
+            ended(&mut cluster, &mut fetches, job, moved());
+        }
+        assert_eq!(told(&mut cluster), ["fetched 5"], "and the dataset has not failed");
+    }
+
+    /// The same of what the other members give to the rebuild of a bad one.
+    #[test]
+    fn a_rebuild_whose_source_is_moved_is_begun_again() {
+        let (mut cluster, mut fetches) = fetch(&[]);
+        let bad = JobFailure { bad: vec![0], ..JobFailure::passing("CRC") };
+        ended(&mut cluster, &mut fetches, 1, Err(bad));
+        let moved = JobFailure { moved: true, ..JobFailure::passing("moved") };
+        let result = || Err(moved.clone());
+        for job in 2..=u64::from(MOVES_MAX) + 1 {
+            ended(&mut cluster, &mut fetches, job, result());
+        }
+        let rebuilds: Vec<_> = (2..=6).map(|job| format!("rebuild [0] {job}")).collect();
+        assert_eq!(told(&mut cluster), [&["send 1".to_owned()], &rebuilds[..]].concat());
+        ended(&mut cluster, &mut fetches, 6, result());
+        assert_eq!(told(&mut cluster), ["fetched 5"], "and the dataset has not failed");
     }
 }

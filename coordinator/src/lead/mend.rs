@@ -21,36 +21,42 @@ use super::jobs::Share;
 use super::rebuild::MemberFiles;
 use crate::job::{Job, JobId, JobOutput, JobResult, SetMember};
 
+/// Times that a job is tried again because programs had begun to change what it read.
+pub(super) const MOVES_MAX: u32 = 4;
+
 /// Why a source did not give what was asked of it.
 #[derive(Debug, Clone)]
 pub(super) struct Missed {
     pub(super) reason: String,
     /// Its bytes are gone or wrong; false for what may pass.
     pub(super) bad: bool,
+    /// A program has begun to change what was read: the next try finds the sealed bytes.
+    pub(super) moved: bool,
     /// The cache that it was for has no room: whose, and what was needed.
     pub(super) full: Option<(NodeRank, NoRoom)>,
 }
 
 impl Missed {
     pub(super) fn passing(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: false, full: None }
+        Self { reason: reason.into(), bad: false, moved: false, full: None }
     }
 
     pub(super) fn bad(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), bad: true, full: None }
+        Self { bad: true, ..Self::passing(reason) }
     }
 
     /// Of the shares of a job that failed: the one that found bad data, else the one that had no
-    /// room, else the first.
+    /// room, else the one whose file a program has begun to change, else the first.
     pub(super) fn of(cluster: &Cluster, answers: &Answers<JobResult>) -> Self {
         let failures = || answers.iter().filter_map(|(node, result)| Some((node, result.as_ref().err()?)));
         let bad = failures().find(|(_, failure)| failure.is_bad());
         let full = || failures().find(|(_, failure)| failure.full.is_some());
-        match bad.or_else(full).or_else(|| failures().next()) {
+        let moved = || failures().find(|(_, failure)| failure.moved);
+        match bad.or_else(full).or_else(moved).or_else(|| failures().next()) {
             Some((node, failure)) => {
                 let reason = format!("{}: {failure}", cluster.host(node));
                 let full = failure.full.clone().map(|full| (node, full));
-                Self { reason, bad: failure.is_bad(), full }
+                Self { reason, bad: failure.is_bad(), moved: failure.moved, full }
             }
             None => Self::passing("a share ended without its result"),
         }
@@ -72,6 +78,8 @@ struct Running {
     last: bool,
     /// No node has had it yet.
     absent: bool,
+    /// Times that it was started again because programs had begun to change what was read.
+    moves: u32,
     answers: Answers<JobResult>,
 }
 
@@ -81,8 +89,8 @@ impl Running {
         let name = catalog.name.clone();
         let job = Job::Rebuild { catalog, set: set.clone(), lost: lost.clone() };
         let answers = Answers::of(job.nodes());
-        let (then, last, absent) = (None, false, false);
-        Self { job: cluster.start(job), name, set, lost, then, last, absent, answers }
+        let (then, last, absent, moves) = (None, false, false, 0);
+        Self { job: cluster.start(job), name, set, lost, then, last, absent, moves, answers }
     }
 
     /// The members that are rebuilt, and where.
@@ -113,6 +121,13 @@ impl Running {
             && !self.lost.iter().any(|at| bad.contains(at))
             && layout.survives(&self.members(), &positions);
         may_help.then(|| bad.into_iter().collect())
+    }
+
+    /// A program has begun to change files while a survivor read them, which goes no further: each
+    /// file leaves its place once. So it is tried again, within reason.
+    fn is_moved(&self) -> bool {
+        let failures = self.answers.iter().filter_map(|(_, result)| result.as_ref().err());
+        self.moves < MOVES_MAX && failures.into_iter().any(|failure| failure.moved)
     }
 
     /// The positions to rebuild when those that were bad are counted as lost, too; `None` where
@@ -226,6 +241,15 @@ impl Mends {
             let absent = running.absent;
             let running = Running { then, absent, ..Running::start(cluster, catalog, running.set, before) };
             self.running.insert(key, running);
+            return Some(Mending::Running);
+        }
+        if !running.is_placed(target)
+            && running.is_moved()
+            && let Some(known) = cluster.datasets.any(id)
+        {
+            let (catalog, absent, moves) = (Arc::clone(&known.catalog), running.absent, running.moves + 1);
+            let again = Running::start(cluster, catalog, running.set, running.lost);
+            self.running.insert(key, Running { absent, moves, ..again });
             return Some(Mending::Running);
         }
         let mut ended = self.count_placed(cluster, id, &running);

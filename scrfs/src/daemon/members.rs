@@ -158,9 +158,16 @@ impl Node {
         let recorded = dataset
             .file(path)
             .ok_or_else(|| DataError::new(id, libc::ENOENT, "is not a file of the dataset").at(path))?;
-        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, path))?;
-        let file = self.open_sealed(&dataset, &home, path).map_err(DataError::io(id, path))?;
-        let size = size_of(&file).map_err(DataError::io(id, path))?;
+        let open = |dataset: &Dataset| {
+            let home = self.cache.home(dataset, self.tree.as_ref())?;
+            let file = self.open_sealed(dataset, &home, path)?;
+            Ok((size_of(&file)?, file))
+        };
+        let (mut size, mut file) = open(&dataset).map_err(DataError::io(id, path))?;
+        if size != recorded.1.size {
+            // A program may have begun to change it meanwhile: its sealed bytes are elsewhere then.
+            (size, file) = open(&self.dataset(id)?).map_err(DataError::io(id, path))?;
+        }
         if size != recorded.1.size {
             let text = format!("has {size} bytes here, recorded are {}", recorded.1.size);
             return Err(DataError::new(id, libc::EIO, text).at(path));

@@ -179,3 +179,23 @@ fn a_partner_with_bad_bytes_is_named() {
     assert_eq!(results[&node(3)].as_ref().unwrap_err().bad, [3], "{results:?}");
     assert!(results[&node(0)].is_err(), "{results:?}");
 }
+
+#[test]
+fn a_file_that_a_program_begins_to_change_is_moved_and_not_bad() {
+    for scheme in [Scheme::Xor, Scheme::Partner, Scheme::ReedSolomon { failures: 2 }] {
+        let case = Case::new(files(4, 5000), 256, 0);
+        let catalog = case.encode(scheme);
+        case.lose(0);
+        let (path, _) = &case.files[3][0];
+        case.nodes.daemons[3].change_once_opened(path);
+        let results = case.nodes.run(2, &case.rebuild_job(&catalog, 0, 0), 0);
+        let named = results[&NodeRank(3)].as_ref().unwrap_err();
+        assert!(named.moved && results[&NodeRank(0)].is_err(), "{scheme}: {results:?}");
+        let mut failures = results.values().filter_map(|result| result.as_ref().err());
+        assert!(failures.all(|failure| !failure.is_bad()), "{scheme}: {results:?}");
+        case.nodes.daemons[0].wipe();
+        let again = case.nodes.run(3, &case.rebuild_job(&catalog, 0, 0), 0);
+        assert!(again.values().all(Result::is_ok), "{scheme}: {again:?}");
+        case.assert_files(0, 0);
+    }
+}

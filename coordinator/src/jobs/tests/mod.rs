@@ -298,6 +298,13 @@ fn a_sealed_file_goes_to_the_asker_whole_or_not_at_all() {
     // The holder says that what it has is bad; the asker only that it got nothing.
     let is_bad = |result: &crate::job::JobResult| result.as_ref().unwrap_err().is_bad();
     assert!(is_bad(&bad[&NodeRank(0)]) && !is_bad(&bad[&NodeRank(1)]), "{bad:?}");
+    case.nodes.daemons[0].change_once_opened(path);
+    let moved = case.nodes.run(5, &job(crc32fast::hash(bytes)), 0);
+    let failures: Vec<_> = moved.values().filter_map(|result| result.as_ref().err()).collect();
+    assert!(failures.len() == 2 && failures.iter().all(|failure| !failure.is_bad()), "{moved:?}");
+    assert!(moved[&NodeRank(0)].as_ref().unwrap_err().moved, "{moved:?}");
+    let again = case.nodes.run(6, &job(crc32fast::hash(bytes)), 0);
+    assert!(again.values().all(Result::is_ok), "{again:?}");
     let own = Job::Send {
         file: SealedFile { id: ID, path: path.clone() },
         size: bytes.len() as u64,

@@ -55,7 +55,7 @@ impl World {
                     self.found_bad.entry(share.id).or_insert_with(|| if whole { vec![] } else { vec![0] });
                 if !bad.is_empty() {
                     let bad = if share.node == from { vec![0] } else { Vec::new() };
-                    return Err(JobFailure { reason: "no such file".into(), bad, full: None });
+                    return Err(JobFailure { bad, ..JobFailure::passing("no such file") });
                 }
                 if share.node == to {
                     if !self.nodes[to].datasets.contains_key(&file.id) {
@@ -64,7 +64,7 @@ impl World {
                     let content = self.truth[&key][&file.path];
                     if let Some(full) = self.no_room(to, content) {
                         let reason = "the cache is full".to_owned();
-                        return Err(JobFailure { reason: reason.into(), bad: Vec::new(), full: Some(full) });
+                        return Err(JobFailure { full: Some(full), ..JobFailure::passing(reason) });
                     }
                     self.nodes[to].copies.insert((file.id, file.path.clone()), content);
                 }
@@ -178,7 +178,7 @@ impl World {
                 of_share.clear();
             }
             let bad = of_share;
-            return Err(JobFailure { reason: "a member is bad".into(), bad, full: None });
+            return Err(JobFailure { bad, ..JobFailure::passing("a member is bad") });
         }
         if is_target(share.node) && self.ready && !self.nodes[share.node].datasets.contains_key(&catalog.id) {
             return passing("it was removed");
@@ -190,7 +190,7 @@ impl World {
             }
             if self.is_cramped(share.node, (catalog, set_lost), lost.member) {
                 let full = Some(NoRoom::default());
-                return Err(JobFailure { reason: "the cache is full".into(), bad: Vec::new(), full });
+                return Err(JobFailure { full, ..JobFailure::passing("the cache is full") });
             }
             let truth = &self.truth[&(catalog.epoch, catalog.id)];
             let files = catalog.files_of(lost.member).map(|(entry, _)| entry.path.clone());
