@@ -2,8 +2,10 @@
 //! name (`scrfs/docs/protocol.md`, Next generation).
 //!
 //! A changed file takes the place of the sealed one of its path, wherever that is; removed names go
-//! everywhere; what nobody changed or removed is carried on by the node that has its bytes. Only
-//! two changed files of one path may conflict.
+//! everywhere; what nobody changed or removed is carried on by the node that has its bytes. Of
+//! several such nodes those do that have it by the catalog: another one's copy is of the time before
+//! its member was rebuilt elsewhere, and may have gone bad since. Only two changed files of one path
+//! may conflict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +22,8 @@ use super::catalog::Sizes;
 pub(super) struct Merged {
     /// Its files, in the order of the logical file.
     pub(super) files: Vec<FrozenFile>,
-    /// Files of the base that it does not carry on, as another node changed or removed them.
+    /// Files of the base that it does not carry on, as another node changed or removed them, or
+    /// carries them on.
     pub(super) lost: Vec<RelPath>,
 }
 
@@ -45,14 +48,16 @@ struct Marks {
     gone: bool,
     /// Some node carries it on.
     carried: bool,
+    /// A node does that has it by the catalog.
+    at_home: bool,
 }
 
 /// A node's part.
 #[derive(Debug)]
 struct Told {
     files: Vec<FrozenFile>,
-    /// With their places in the base.
-    carried: Vec<(FrozenFile, usize)>,
+    /// With their places in the base, and whether the node has them by the catalog.
+    carried: Vec<(FrozenFile, usize, bool)>,
 }
 
 impl Merging {
@@ -81,13 +86,16 @@ impl Merging {
                     None => {}
                 }
             }
+            let host = host(node);
             for file in carried {
                 let Some(at) = base.position(&file.path) else {
-                    let (host, path) = (host(node), &file.path);
+                    let path = &file.path;
                     return Err(format!("{host} carries {path} on, which was not sealed").into());
                 };
+                let at_home = is_on(base, at, &host);
                 self.marks[at].carried = true;
-                told.carried.push((file, at));
+                self.marks[at].at_home |= at_home;
+                told.carried.push((file, at, at_home));
             }
         }
         self.parts.insert(node, told);
@@ -105,8 +113,8 @@ impl Merging {
     fn part(&self, told: Told) -> Merged {
         let Told { mut files, carried } = told;
         let mut lost = Vec::new();
-        for (file, at) in carried {
-            if self.is_gone(at, &file.path) {
+        for (file, at, at_home) in carried {
+            if self.is_gone(at, &file.path) || self.marks[at].at_home && !at_home {
                 lost.push(file.path);
             } else {
                 files.push(file);
@@ -143,6 +151,17 @@ pub(super) fn dropped(lost: Vec<RelPath>, gone: &Names) -> Vec<RelPath> {
     all.into_iter().collect()
 }
 
+/// The catalog has the file of this place, which may be of several members, on `host`.
+fn is_on(base: &Catalog, at: usize, host: &str) -> bool {
+    let path = &base.entries[at].path;
+    let equal = base.entries[at..].iter().take_while(|entry| entry.path == *path);
+    let place = |entry: &Entry| match &entry.kind {
+        EntryKind::File(copy) => base.layout.members.get(copy.member.0 as usize),
+        _ => None,
+    };
+    equal.filter_map(place).any(|place| place.host == host)
+}
+
 fn is_file(entry: &Entry) -> bool {
     matches!(entry.kind, EntryKind::File(_))
 }
@@ -157,7 +176,7 @@ fn has_below(base: &Catalog, path: &RelPath) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::dataset::{FileCopy, Layout, Protection, Scheme, Stamp};
+    use scrfs::dataset::{FileCopy, Layout, MemberPlace, Protection, Scheme, Stamp};
     use scrfs::ids::{DatasetId, Epoch, Member};
 
     use super::*;
@@ -277,6 +296,22 @@ mod tests {
         assert_eq!(merged, [text("a", ""), text("a", "")]);
         let merged = merge(Some(base(&["a", "a"])), vec![part(&[("a", 2)], &[], &[], &[]), both()]).unwrap();
         assert_eq!(merged, [text("a", ""), text("", "a")]);
+    }
+
+    /// Its member was rebuilt on n1, and n0 has come back with what it had.
+    #[test]
+    fn a_node_that_has_an_old_copy_of_a_member_carries_nothing_of_that_on_but_where_nobody_else_does() {
+        let member = MemberPlace { host: "n1".into(), files: 1, bytes: 1, taken: None };
+        let sealed = || {
+            let mut sealed = base(&["a"]);
+            sealed.layout.members = vec![member.clone()];
+            Some(sealed)
+        };
+        let (carries, nothing) = (part(&[], &[("a", 1)], &[], &[]), part(&[], &[], &[], &[]));
+        let merged = merge(sealed(), vec![carries.clone(), carries.clone()]).unwrap();
+        assert_eq!(merged, [text("", "a"), text("a", "")]);
+        let merged = merge(sealed(), vec![carries, nothing]).unwrap();
+        assert_eq!(merged, [text("a", ""), text("", "")]);
     }
 
     #[test]

@@ -292,8 +292,19 @@ impl Saving<'_> {
         // A bad one keeps no other from being saved.
         let recorded = dataset.parts.iter().filter(|(_, part)| part.recorded);
         let recorded = recorded.take_while(|_| !self.monitor.is_cancelled());
-        let saved = recorded.map(|(member, part)| self.part(node, dataset, *member, part));
-        match Reason::all(saved.filter_map(Result::err).collect::<Vec<_>>()) {
+        let mut failed = Vec::new();
+        for (member, part) in recorded {
+            match self.part(node, dataset, *member, part) {
+                Ok(()) => {}
+                Err(reason) if dataset.is_on(&node.config.host, *member) => failed.push(reason),
+                // The node where it is saves it.
+                Err(reason) => node.events.warning(
+                    Some(dataset.id),
+                    &format!("member {member}, which is on another node by now, is not saved here: {reason}"),
+                ),
+            }
+        }
+        match Reason::all(failed) {
             Some(reason) => Err(reason),
             None if self.monitor.is_cancelled() => Err(TransferError::Cancelled.into()),
             None => Ok(()),

@@ -163,6 +163,15 @@ impl Dataset {
         self.name != name || self.life.catalog().is_some_and(|index| index.catalog().epoch != epoch)
     }
 
+    /// The catalog has this member on node `host`. Another node's copy of the member is of the time
+    /// before it was rebuilt elsewhere, and nobody mends that copy.
+    pub(super) fn is_on(&self, host: &str, member: Member) -> bool {
+        let place = |index: &Arc<CatalogIndex>| {
+            index.catalog().layout.members.get(member.0 as usize).is_some_and(|place| place.host == host)
+        };
+        self.life.catalog().is_none_or(place)
+    }
+
     /// A scrub has found bytes that it could not mend, and the PFS has no others.
     pub(super) fn is_bad(&self) -> bool {
         self.has_bad_bytes() && !self.flushed

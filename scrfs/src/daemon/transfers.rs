@@ -87,9 +87,13 @@ impl Node {
             Some(EntryKind::File(first)) => first.member == copy.member,
             _ => false,
         };
-        let recorded = dataset.parts.values().filter(|part| part.recorded);
+        // A member that was rebuilt on another node is copied there.
+        let copied_here = |member: &Member| {
+            dataset.is_on(&self.config.host, *member) || dataset.told.absent.contains(member)
+        };
+        let recorded = dataset.parts.iter().filter(|(member, part)| part.recorded && copied_here(member));
         let files: Vec<_> =
-            recorded.flat_map(|part| &part.files).filter(|(entry, copy)| visible(entry, copy)).collect();
+            recorded.flat_map(|(_, part)| &part.files).filter(|(entry, copy)| visible(entry, copy)).collect();
         let total = files.iter().map(|(_, copy)| copy.size).sum();
         let gone = "the coordinator is gone";
         let (monitor, identity) = self.begin_transfer(id, "flushing", total).ok_or(gone)?;

@@ -208,6 +208,28 @@ fn a_member_rebuilt_while_its_next_generation_is_sealed_brings_nothing_back_into
     }
 }
 
+/// A node comes back whose member was rebuilt on another one.
+#[test]
+fn a_damaged_copy_of_a_member_that_is_on_another_node_keeps_no_flush_from_its_end() {
+    let bench = Bench::new();
+    let (mut lead, mut catalog) = sealed(&bench);
+    let flush = |lead: &mut Lead| {
+        let pfs = tempfile::tempdir().unwrap();
+        lead.send(Command::FlushMember { id: ID, directory: pfs.path().as_os_str().as_bytes().to_vec() });
+        let Event::FlushedMember { result, bad, .. } = lead.next() else { panic!("another answer") };
+        (result.map_err(|reason| reason.to_string()), bad, pfs.path().join("a").exists())
+    };
+    catalog.revision += 1;
+    catalog.layout.members[0].host = "n2".into();
+    lead.commit(&catalog).unwrap();
+    std::fs::remove_file(bench.tree.at(&path("ck/b"))).unwrap();
+    assert_eq!(flush(&mut lead), (Ok(()), Vec::new(), false));
+    // While no node has the member, this copy is what there is.
+    lead.send(Command::MarkAbsent { id: ID, members: vec![MEMBER] });
+    let (result, bad, copied) = flush(&mut lead);
+    assert!(result.unwrap_err().contains('b') && bad == [MEMBER] && copied);
+}
+
 /// A file system gives the number of a file that is gone to the next one.
 #[test]
 fn the_number_of_a_sealed_file_that_was_brought_anew_says_nothing_of_other_files() {
