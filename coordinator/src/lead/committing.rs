@@ -81,11 +81,6 @@ impl Committing {
         Some(if none { Committed::Failed(reason) } else { Committed::Running })
     }
 
-    /// The most tries that failed on one node.
-    pub(super) fn tries(&self) -> u32 {
-        self.nodes.values().map(|(_, tries)| *tries).max().unwrap_or(0)
-    }
-
     /// Why it is not done, when a node has failed to record it for `limit` microseconds.
     pub(super) fn stuck(&self, now: u64, limit: u64) -> Option<&str> {
         let (since, failure) = self.trouble.as_ref()?;

@@ -10,7 +10,7 @@ use scrfs::redundancy::sets::lay_out;
 use super::catalog::{self, Joining, Making};
 use super::cluster::Cluster;
 use super::jobs::{Ended, Jobs, Share};
-use crate::job::{Job, JobOutput, SetMember};
+use crate::job::{Job, JobId, JobOutput, SetMember};
 
 /// The jobs that run. Member = node rank.
 #[derive(Debug)]
@@ -61,6 +61,11 @@ impl Encoding {
         }
         let layout = Layout { protection, members: catalog::places(&cluster.hosts), sets, encoding: 0 };
         Self { joining: Joining::new(making, layout), jobs }
+    }
+
+    /// It is one of these jobs.
+    pub(super) fn has(&self, job: JobId) -> bool {
+        self.jobs.has(job)
     }
 
     /// A share ended; `None` when it is no share of these jobs. The first failure is the

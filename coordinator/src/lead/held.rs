@@ -103,29 +103,25 @@ impl Held {
         self.lost(layout).any(|(_, lost)| !lost.is_empty())
     }
 
-    /// Members whose files or redundancy files are on no node, and which the set or the prefix can
-    /// restore on their nodes.
-    pub(super) fn absent(&self, cluster: &Cluster, layout: &Layout) -> BTreeSet<Member> {
-        let fetched = self.flushed() && cluster.settings.fetch;
+    /// Members whose files or redundancy files are on no node, also those that nothing gives back: a
+    /// dataset without them is not whole, and the one before it stays.
+    pub(super) fn absent(&self, layout: &Layout) -> BTreeSet<Member> {
         let protected = layout.protected();
         let encoded = self.nodes.values().flat_map(|holding| &holding.encoded);
         let encoded: BTreeSet<Member> =
             encoded.filter(|(_, encoding)| *encoding == layout.encoding).map(|(member, _)| *member).collect();
         let place = |member: &Member| layout.members.get(member.0 as usize);
-        let is_here =
-            |member: &Member| place(member).is_some_and(|place| cluster.rank_of(&place.host).is_some());
         let is_guarded = |member: &Member| protected.get(member.0 as usize) == Some(&true);
         let has_any =
             |member: &Member| is_guarded(member) || place(member).is_some_and(|place| place.files > 0);
-        let restorable = |(set, mut lost): (&Vec<Member>, Vec<usize>)| {
+        let of_set = |(set, mut lost): (&Vec<Member>, Vec<usize>)| {
             lost.extend((0..set.len()).filter(|at| is_guarded(&set[*at]) && !encoded.contains(&set[*at])));
             lost.sort_unstable();
             lost.dedup();
-            let can = (fetched || layout.survives(set, &lost)) && set.iter().all(is_here);
             let lost: Vec<Member> = lost.into_iter().map(|at| set[at]).collect();
-            if can && lost.iter().any(has_any) { lost } else { Vec::new() }
+            if lost.iter().any(has_any) { lost } else { Vec::new() }
         };
-        self.lost(layout).flat_map(restorable).collect()
+        self.lost(layout).flat_map(of_set).collect()
     }
 
     /// So many nodes have removed their members that the others cannot give them back. What a node
@@ -147,5 +143,44 @@ impl Held {
             .iter()
             .filter(|(_, holding)| holding.state == HeldState::Complete)
             .map(|(node, holding)| (*node, holding))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::dataset::{MemberPlace, Protection, Scheme};
+
+    use super::*;
+
+    /// Of an XOR set of three members, of which `here` are on their nodes.
+    fn absent(here: &[u32]) -> Vec<u32> {
+        let place = |host: &str| MemberPlace { host: host.to_owned(), files: 1, bytes: 1, taken: None };
+        let layout = Layout {
+            encoding: 0,
+            protection: Protection::by(Scheme::Xor),
+            members: ["a", "b", "c"].map(place).into(),
+            sets: vec![(0..3).map(Member).collect()],
+        };
+        let holding = |member: u32| Holding {
+            revision: 0,
+            state: HeldState::Complete,
+            members: BTreeSet::from([member]),
+            encoded: BTreeSet::from([(Member(member), 0)]),
+            paths: Vec::new(),
+            flushed: false,
+            listed: true,
+            failed: false,
+        };
+        let nodes = here.iter().map(|member| (NodeRank(*member), holding(*member))).collect();
+        let held = Held { epoch: Epoch(1), name: b"ck".to_vec(), nodes, strangers: Vec::new() };
+        held.absent(&layout).into_iter().map(|member| member.0).collect()
+    }
+
+    /// Also of those that are lost for good: a dataset without them must not count as whole.
+    #[test]
+    fn all_members_that_are_on_no_node_are_absent() {
+        assert_eq!(absent(&[0, 1, 2]), [0; 0]);
+        assert_eq!(absent(&[0, 2]), [1]);
+        assert_eq!(absent(&[2]), [0, 1]);
     }
 }

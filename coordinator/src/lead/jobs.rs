@@ -60,6 +60,11 @@ impl Jobs {
         id
     }
 
+    /// It is one of these.
+    pub(super) fn has(&self, job: JobId) -> bool {
+        self.running.contains_key(&job)
+    }
+
     /// Nodes whose cache had no room for what was to come there.
     pub(super) fn full(&self) -> &BTreeSet<NodeRank> {
         &self.full

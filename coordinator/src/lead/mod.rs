@@ -418,6 +418,10 @@ impl Running {
             Phase::Recovering(recover) => recover.job(cluster, share),
             Phase::Serving => {
                 let before = self.seals.commits().is_some();
+                if let Some(base) = self.seals.bad_base(&share) {
+                    cluster.warn(format!("dataset {base}: has bad bytes, which its next generation would have carried on; it is scrubbed"));
+                    self.scrubs.wish(base);
+                }
                 let sealing = self.seals.job(cluster, share.clone());
                 if let Some(catalog) = self.seals.commits().filter(|_| sealing && !before) {
                     self.loose.committing(cluster, catalog);

@@ -22,10 +22,16 @@ use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::held::{Held, Holding};
 use super::jobs::{Ended, Jobs, Share};
+use super::policy::MS;
 use crate::job::{Job, JobFailure};
 
-/// Failed commits on one node before the candidate is given up.
-const COMMIT_TRIES: u32 = 5;
+/// A node that fails to record the candidate for so long, in microseconds, gives it up. An older
+/// dataset would take its place for good: a store that is short of room, or slow, has its time.
+const RECORD_LIMIT: u64 = 30_000 * MS;
+/// Times that all bytes are compared because a job has found some to be bad that counted as good.
+const LOOKS_MAX: u32 = 2;
+/// Times that rebuilds are tried again that failed neither for bad bytes nor for want of room.
+const RETRIES_MAX: u32 = 2;
 
 /// How far a candidate is.
 #[derive(Debug)]
@@ -72,7 +78,7 @@ enum Means {
 enum Bytes {
     /// Not yet (`SCRFS_RESTART=lazy`): the nodes have the files with their sizes, as they told.
     Told,
-    /// They are: an eager restart, or a job has found some to be bad.
+    /// They were: an eager restart, or a job had found some to be bad.
     Read,
     /// A job has found some to be bad, and all are to be compared.
     Doubted,
@@ -96,6 +102,9 @@ pub(super) struct Rebuild {
     /// Nodes have data of an encoding that came to nothing.
     is_stale: bool,
     bytes: Bytes,
+    /// Times that bytes were compared because of a job that failed, and that jobs were tried again.
+    looks: u32,
+    retries: u32,
     /// Members that are rebuilt behind the programs, each where the catalog to come has it.
     absent: BTreeSet<Member>,
     step: Step,
@@ -125,6 +134,8 @@ impl Rebuild {
             may_make_room,
             is_stale,
             bytes,
+            looks: 0,
+            retries: 0,
             absent,
             step,
         }
@@ -278,9 +289,13 @@ impl Rebuild {
         }
     }
 
-    /// A job has failed, and shares of it have found bad bytes that count as good so far: all are
-    /// looked at, and what is bad is rebuilt too.
+    /// A job has failed, and shares of it have found bad bytes that count as good so far, also some
+    /// that went bad since they were compared: all are looked at, and what is bad is rebuilt too.
     fn look_again(&mut self, cluster: &mut Cluster, reason: &Reason) -> Recovered {
+        self.looks += 1;
+        if self.looks > LOOKS_MAX {
+            return Recovered::Failed(reason.clone());
+        }
         cluster.warn(format!("dataset {}: all that nodes have of it is verified, as {reason}", self.id));
         self.verify(cluster)
     }
@@ -410,7 +425,7 @@ impl Rebuild {
         full: &BTreeSet<NodeRank>,
         why: Reason,
     ) -> Recovered {
-        if full.is_empty() && self.full.is_empty() {
+        if full.is_empty() {
             return Recovered::Failed(why);
         }
         let is_known = full.is_subset(&self.full);
@@ -456,7 +471,7 @@ impl Rebuild {
 
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
-        if self.bytes == Bytes::Told && share.result.as_ref().is_err_and(JobFailure::is_bad) {
+        if share.result.as_ref().is_err_and(JobFailure::is_bad) {
             self.bytes = Bytes::Doubted;
         }
         let is_doubted = self.bytes == Bytes::Doubted;
@@ -468,6 +483,11 @@ impl Rebuild {
                 Ended::Failed(reason) if is_doubted => self.look_again(cluster, &reason),
                 Ended::Failed(reason) => {
                     let (found, full) = (std::mem::take(found), jobs.full().clone());
+                    if full.is_empty() && self.retries < RETRIES_MAX {
+                        self.retries += 1;
+                        cluster.warn(format!("dataset {}: is rebuilt once more, as {reason}", self.id));
+                        return Some(self.rebuild(cluster, found));
+                    }
                     if full.is_empty() || !std::mem::take(&mut self.may_make_room) {
                         return Some(self.again(cluster, found, &full, reason));
                     }
@@ -554,7 +574,7 @@ impl Rebuild {
         Some(match committing.committed(cluster, node, result)? {
             Committed::Done if is_last => Recovered::Done(committing.catalog.clone()),
             Committed::Done => self.verify(cluster),
-            _ if committing.tries() >= COMMIT_TRIES => {
+            _ if committing.stuck(cluster.now, RECORD_LIMIT).is_some() => {
                 let reason = failure.map_or_else(String::new, |reason: Reason| format!(": {reason}"));
                 Recovered::Failed(format!("{} cannot record it{reason}", cluster.host(node)).into())
             }
@@ -568,6 +588,9 @@ impl Rebuild {
         }
     }
 }
+
+#[cfg(test)]
+mod tries;
 
 #[cfg(test)]
 mod tests {

@@ -24,7 +24,7 @@ use super::generation::{Merged, Merging, dropped};
 use super::jobs::Share;
 use super::markers::{Marker, Markers};
 use super::policy::MS;
-use crate::job::About;
+use crate::job::{About, JobFailure};
 
 #[derive(Debug)]
 enum Step {
@@ -70,6 +70,9 @@ pub(super) struct Seals {
     current: Option<Seal>,
     /// The commit that nobody waits for any longer: a node cannot record it.
     overdue: Option<DatasetId>,
+    /// The last encoding that failed, of the next generation of this dataset: shares of it may still
+    /// end.
+    failed_over: Option<(DatasetId, Box<Encoding>)>,
 }
 
 impl Seals {
@@ -410,6 +413,18 @@ impl Seals {
         }
     }
 
+    /// The dataset whose next generation could not be encoded, as this share has found a file that
+    /// nobody has changed not to be as it was sealed: no try will succeed before it is mended.
+    pub(super) fn bad_base(&self, share: &Share) -> Option<DatasetId> {
+        let is_bad = share.result.as_ref().is_err_and(JobFailure::is_bad);
+        let failed = self.failed_over.as_ref().filter(|(_, encoding)| encoding.has(share.job));
+        match &self.current {
+            _ if !is_bad => None,
+            Some(Seal { step: Step::Encoding(_, encoding), base, .. }) if encoding.has(share.job) => *base,
+            _ => failed.map(|(base, _)| *base),
+        }
+    }
+
     /// A job's share ended; false when it is no share of this seal.
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> bool {
         let Some(Seal { step, .. }) = &mut self.current else { return false };
@@ -417,7 +432,9 @@ impl Seals {
         match encoding.job(cluster, share) {
             None => return false,
             Some(Encoded::Running) => {}
-            Some(Encoded::Failed(reason)) => self.fail(cluster, reason),
+            Some(Encoded::Failed(reason)) => {
+                self.fail(cluster, reason);
+            }
             Some(Encoded::Done(catalog)) => {
                 let nodes = cluster.nodes();
                 *step = Step::Committing(Committing::start(cluster, catalog, nodes, false), false);
@@ -482,7 +499,10 @@ impl Seals {
         let text = format!("seal of {} failed: {reason}", String::from_utf8_lossy(&seal.name));
         cluster.log(text);
         cluster.send_all(Command::Drop { id, reason });
-        seal.step = Step::Dropping(id, Answers::of(cluster.nodes()));
+        let dropping = Step::Dropping(id, Answers::of(cluster.nodes()));
+        if let Step::Encoding(_, encoding) = std::mem::replace(&mut seal.step, dropping) {
+            self.failed_over = seal.base.map(|base| (base, encoding));
+        }
     }
 
     /// A node has dropped; false when that is not awaited.

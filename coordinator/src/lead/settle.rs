@@ -388,7 +388,7 @@ impl Settle {
                 hand_over_failed(cluster, catalog, &held);
             } else if missing.is_empty() {
                 kept.takes(id, &catalog.layout, &cluster.settings);
-                let absent = held.absent(cluster, &catalog.layout);
+                let absent = held.absent(&catalog.layout);
                 cluster.datasets.insert(catalog, held.flushed());
                 cluster.lacks(id, absent);
             } else if !kept.clone().takes(id, &catalog.layout, &cluster.settings) || held.failed() {

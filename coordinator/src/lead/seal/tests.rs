@@ -41,6 +41,7 @@ impl Bench {
         let (what, about) = line.split_once(' ').unwrap_or((line, ""));
         let (host, rest) = about.split_once(' ').unwrap_or((about, ""));
         let (cluster, seals, id) = (&mut self.cluster, &mut self.seals, self.id);
+        let mut bad_base = None;
         match what {
             "marker" => seals.marker(cluster, NAME, marker(host, rest)),
             "frozen" => {
@@ -58,6 +59,14 @@ impl Bench {
                     assert!(seals.job(cluster, Share { node: node(host), job: self.job, result }));
                 }
             }
+            // Of a job's share; whose base that speaks against.
+            "spoilt" | "ended" => {
+                let bad = if what == "spoilt" { vec![0] } else { vec![] };
+                let result = Err(JobFailure { bad, ..JobFailure::passing(what) });
+                let share = Share { node: node(host), job: self.job, result };
+                bad_base = seals.bad_base(&share).map(|base| format!("bad base {base}"));
+                seals.job(cluster, share);
+            }
             "committed" => {
                 let result = if rest.is_empty() { Ok(()) } else { Err(rest.into()) };
                 assert!(seals.committed(cluster, node(host), id, result).0);
@@ -73,7 +82,8 @@ impl Bench {
         }
         while self.seals.begin(&mut self.cluster, true, |_| false, |_| true) {}
         let outputs = self.cluster.take_outputs();
-        let said: Vec<String> = outputs.into_iter().filter_map(|output| self.say(output)).collect();
+        let said = outputs.into_iter().filter_map(|output| self.say(output));
+        let said: Vec<String> = bad_base.into_iter().chain(said).collect();
         said.join(", ")
     }
 
@@ -296,5 +306,41 @@ fn nobody_waits_for_a_commit_that_is_stuck() {
          later => b: commit, a: 1 refused
          marker a 3 => a: 3 refused
          committed b => all: sealed, b: 2 sealed 1",
+    );
+}
+
+/// A share that another one has taken along may end first, and the seal with that.
+#[test]
+fn bad_bytes_that_a_next_generation_would_carry_on_are_looked_at() {
+    let frozen = "marker a 1 => a: freeze
+         frozen a =>
+         frozen b => all: all are frozen, encode
+         encoded => all: commit
+         committed a =>
+         committed b => all: sealed, a: 1 sealed 1
+         marker a 2 over 1 => all: ask for changes of 1
+         changes a some =>
+         changes b some => a: freeze over 1
+         frozen a =>
+         frozen b => all: carry
+         carried a =>
+         carried b => all: all are frozen, encode
+         ";
+    check(MarkerScope::Any, &format!("{frozen} spoilt a => bad base 1, all: drop"));
+    check(
+        MarkerScope::Any,
+        &format!(
+            "{frozen} ended b => all: drop
+             spoilt a => bad base 1
+             dropped a =>
+             dropped b => a: 2 not sealed"
+        ),
+    );
+    check(
+        MarkerScope::Any,
+        "marker a 1 => a: freeze
+         frozen a =>
+         frozen b => all: all are frozen, encode
+         spoilt a => all: drop",
     );
 }
