@@ -3,7 +3,7 @@
 //! trait, so that either is tested with a stand-in.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -149,6 +149,9 @@ pub trait GlobalRequests: Send + Sync {
     fn room(&self, room: rustix::fs::StatVfs) -> rustix::fs::StatVfs {
         room
     }
+
+    /// An fsync of this file has failed: storage may have lost bytes of it.
+    fn lost_writes(&self, file: BorrowedFd<'_>);
 
     /// For the events: one line of plain words.
     fn note(&self, text: String);

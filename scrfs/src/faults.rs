@@ -17,7 +17,7 @@
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
 //! * seal: `seal.begun`, `seal.quiet`, of logs `seal.log` (each block) and `seal.logs`,
 //!   `seal.frozen`, with markers that wait for no more `seal.promised`, then per member
-//!   `seal.synced`, `seal.placed`, `seal.recorded`, then `commit.begun`, `commit.recorded`,
+//!   for each file `seal.sync`, `seal.synced`, `seal.placed`, `seal.recorded`, then `commit.begun`, `commit.recorded`,
 //!   `commit.listed`
 //! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file
 //!   that is changed `generation.block`, `generation.filled`, `generation.copied`,

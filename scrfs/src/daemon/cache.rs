@@ -23,6 +23,7 @@ use crate::store::beneath;
 use crate::stores::{Place, Stores};
 
 use super::listing::regular_files;
+use super::lost_writes::LostWrites;
 use super::members::taken;
 use super::state::Dataset;
 use crate::boundary::MountedTree;
@@ -37,6 +38,7 @@ pub(super) struct Cache {
     pub(super) stores: Arc<Stores>,
     /// Where datasets are in the mounted tree.
     checkpoint: RelPath,
+    pub(super) lost_writes: LostWrites,
 }
 
 /// What is arriving.
@@ -125,7 +127,7 @@ impl Cache {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |place: &Place| Ok(rustix::fs::open(&place.cache, flags, Mode::empty())?);
         let roots = stores.places().iter().map(open).collect::<io::Result<_>>()?;
-        Ok(Self { roots, stores, checkpoint })
+        Ok(Self { roots, stores, checkpoint, lost_writes: LostWrites::default() })
     }
 
     /// Bytes of all that is in it. What is not to be seen, or goes meanwhile, does not count.

@@ -149,7 +149,7 @@ impl Node {
             return Err(DataError::new(id, libc::EIO, text).at(path));
         }
         let fd = self.cache.staged(id, &staged(file)).map_err(DataError::io(id, path))?;
-        settle_file(id, &fd, &entry, &copy, true)?;
+        settle_file(id, &fd, &entry, &copy)?;
         self.place_copy(id, &staged(file), path).map_err(DataError::io(id, path))?;
         self.forget_copy(file);
         faults::hit("fetch.placed").map_err(DataError::io(id, path))

@@ -373,7 +373,7 @@ impl Node {
             }
         }
         faults::hit("generation.filled").map_err(DataError::io(id, &entry.path))?;
-        Ok(settle_file(id, &to, entry, recorded, true)?)
+        Ok(settle_file(id, &to, entry, recorded)?)
     }
 
     /// Puts a sealed file that was brought here where programs find it. With the generations' lock

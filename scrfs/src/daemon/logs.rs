@@ -112,7 +112,7 @@ impl Node {
         }
         let recorded = FileCopy { size, crc: copied.crc, member: Member(0), program_rank: None };
         let entry = entry_of(path.clone(), EntryKind::File(recorded.clone()), &stat);
-        settle_file(id, &staged, &entry, &recorded, true)?;
+        settle_file(id, &staged, &entry, &recorded)?;
         Ok((copied, stat))
     }
 

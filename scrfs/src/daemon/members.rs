@@ -300,7 +300,11 @@ impl Node {
                 self.open_sealed(&dataset, &home, &entry.path)
             };
             let fd = fd.map_err(DataError::io(id, &entry.path))?;
-            settle_file(id, &fd, entry, copy, staged)?;
+            if staged {
+                settle_file(id, &fd, entry, copy)?;
+            } else {
+                self.settle_in_place(id, &fd, entry, copy)?;
+            }
             taken += taken_by(&fd).map_err(DataError::io(id, &entry.path))?;
         }
         faults::hit("seal.synced").map_err(DataError::io(id, member))?;
@@ -327,6 +331,22 @@ impl Node {
             self.files_replaced(id, &files);
         }
         Ok((entries, taken))
+    }
+
+    /// A file that is sealed where programs wrote it is on storage, or no later try seals it.
+    fn settle_in_place(
+        &self,
+        id: DatasetId,
+        fd: &OwnedFd,
+        entry: &Entry,
+        copy: &FileCopy,
+    ) -> Result<(), DataError> {
+        check_size(id, fd, entry, copy)?;
+        let synced = faults::hit("seal.sync").and_then(|()| Ok(rustix::fs::fdatasync(fd)?));
+        synced.map_err(|error| {
+            self.cache.lost_writes.add(fd);
+            DataError::io(id, &entry.path)(error)
+        })
     }
 
     fn record_member(
@@ -449,24 +469,26 @@ fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry,
     Ok(files)
 }
 
-/// Right size, attributes if it is new here, and on storage.
+/// A file that was made here: right size, attributes, and on storage.
 pub(super) fn settle_file(
     id: DatasetId,
     fd: &OwnedFd,
     entry: &Entry,
     copy: &FileCopy,
-    is_new: bool,
 ) -> Result<(), DataError> {
+    check_size(id, fd, entry, copy)?;
     let failed = || DataError::io(id, &entry.path);
-    let size = size_of(fd).map_err(failed())?;
+    restore_attributes(fd, entry).map_err(failed())?;
+    rustix::fs::fdatasync(fd).map_err(|errno| failed()(errno.into()))
+}
+
+fn check_size(id: DatasetId, fd: &OwnedFd, entry: &Entry, copy: &FileCopy) -> Result<(), DataError> {
+    let size = size_of(fd).map_err(DataError::io(id, &entry.path))?;
     if size != copy.size {
         let text = format!("{size} bytes are here, recorded are {}", copy.size);
         return Err(DataError::new(id, libc::EIO, text).at(&entry.path));
     }
-    if is_new {
-        restore_attributes(fd, entry).map_err(failed())?;
-    }
-    rustix::fs::fdatasync(fd).map_err(|errno| failed()(errno.into()))
+    Ok(())
 }
 
 /// Makes the directories and links of `entries` that are missing below `home`. Attributes of

@@ -52,6 +52,7 @@ mod logs;
 mod loose;
 mod loose_store;
 mod losses;
+mod lost_writes;
 mod members;
 mod priority;
 mod promise;

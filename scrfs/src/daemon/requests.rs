@@ -5,6 +5,7 @@
 //! die by a signal (then EINTR; what it asked for goes on), and tells the desk that time has
 //! passed.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -336,6 +337,10 @@ impl GlobalRequests for Node {
 
     fn room(&self, room: rustix::fs::StatVfs) -> rustix::fs::StatVfs {
         self.narrowed(room)
+    }
+
+    fn lost_writes(&self, file: BorrowedFd<'_>) {
+        self.cache.lost_writes.add(file);
     }
 
     fn note(&self, text: String) {

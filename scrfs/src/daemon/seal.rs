@@ -227,6 +227,9 @@ impl Node {
             if stat.st_size.cast_unsigned() != file.size {
                 return Err(format!("{}: changed its size while frozen", file.path).into());
             }
+            if let Some(why) = self.cache.lost_writes.why_not(&stat) {
+                return Err(format!("{}: {why}", file.path).into());
+            }
             if log.is_none() {
                 linked.add(&file.path, &stat, carried.contains(&file.path));
             }

@@ -1,6 +1,7 @@
 //! A mount without a node: directories change here at once, markers fail, nothing can be fetched.
 //! For tests, and for looking at the file system by itself.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -71,6 +72,8 @@ impl GlobalRequests for Alone {
     fn removing(&self, _id: DatasetId, _path: &RelPath) -> Result<(), Errno> {
         Ok(())
     }
+
+    fn lost_writes(&self, _file: BorrowedFd<'_>) {}
 
     fn note(&self, text: String) {
         tracing::warn!("{text}");

@@ -120,6 +120,13 @@ impl FileSystem {
         let side = self.side(fh, OFlags::RDONLY)?;
         let file = side.file()?;
         let synced = if data_only { file.sync_data() } else { file.sync_all() };
+        let loses = |error: &io::Error| {
+            let of_the_call = [libc::EINVAL, libc::EBADF, libc::EROFS, libc::EINTR];
+            error.raw_os_error().is_none_or(|errno| !of_the_call.contains(&errno))
+        };
+        if synced.as_ref().is_err_and(loses) {
+            self.requests()?.lost_writes(file.as_fd());
+        }
         let synced = synced.map(|()| 0);
         self.meters.moved(&*self.handles.get(fh)?, Failing::Sync, &synced);
         Ok(synced.map(drop)?)

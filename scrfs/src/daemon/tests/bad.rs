@@ -208,6 +208,36 @@ fn a_member_rebuilt_while_its_next_generation_is_sealed_brings_nothing_back_into
     }
 }
 
+#[cfg(feature = "faults")]
+#[test]
+fn a_file_whose_fsync_has_failed_is_sealed_by_no_later_try() {
+    use crate::control::server::Service;
+    use crate::faults::{Fault, arm};
+
+    let bench = Bench::new();
+    for (name, bytes) in FILES {
+        bench.write(&format!("ck/{name}"), bytes);
+    }
+    let mut lead = bench.serving(1);
+    lead.freeze(1, "ck").unwrap();
+    let crcs = FILES.map(|(_, bytes)| crc32fast::hash(bytes)).to_vec();
+    let set = vec![MEMBER];
+    let finish =
+        DataRequest::FinishMember { id: ID, member: MEMBER, crcs, redundancy: None, set, members: 1 };
+    arm(1, Fault::Error(libc::EIO));
+    let (reply, _) = bench.node.request(Epoch(1), finish);
+    assert!(matches!(&reply, DataReply::Failed { errno: libc::EIO, .. }), "{reply:?}");
+    lead.send(Command::Drop { id: ID, reason: "EIO".into() });
+    assert_eq!(lead.next(), Event::Dropped(ID));
+    let again = lead.freeze(2, "ck").unwrap_err();
+    assert!(again.contains("a: an fsync of it has failed"), "{again}");
+
+    let (file, new) = (bench.tree.at(&path("ck/a")), bench.tree.at(&path("ck/a.new")));
+    std::fs::write(&new, FILES[0].1).unwrap();
+    std::fs::rename(new, file).unwrap();
+    assert_eq!(lead.freeze(3, "ck").unwrap().len(), 2);
+}
+
 /// A node comes back whose member was rebuilt on another one.
 #[test]
 fn a_damaged_copy_of_a_member_that_is_on_another_node_keeps_no_flush_from_its_end() {

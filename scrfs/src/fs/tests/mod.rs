@@ -83,6 +83,9 @@ impl GlobalRequests for Node {
         self.removed.lock().push(path.clone());
         Ok(())
     }
+    fn lost_writes(&self, _: std::os::fd::BorrowedFd<'_>) {
+        self.notes.lock().push("lost writes".to_owned());
+    }
     fn note(&self, text: String) {
         self.notes.lock().push(text);
     }
