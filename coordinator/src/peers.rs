@@ -80,8 +80,9 @@ impl<T: Transport> Peers<T> {
         open::send(&mut self.transport, to, message)
     }
 
-    /// As the lead, says to others, which differ, what `bytes` is the code of; all of them share
-    /// these. All commands, and all starts of jobs, go this way, so their order holds.
+    /// As the lead, says to `others`, none of which is named twice, what `bytes` is the code of;
+    /// all of them share these. All commands, and all starts of jobs, go this way, so their order
+    /// holds.
     ///
     /// # Errors
     /// The transport failed.

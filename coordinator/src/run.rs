@@ -412,7 +412,7 @@ impl<T: Transport> Coordinator<T> {
         Ok(self.peers.say(to, &message)?)
     }
 
-    /// As the lead, says the same to each of `nodes`, which differ.
+    /// As the lead, says the same to each of `nodes`; no node is named twice.
     fn say_to(&mut self, nodes: &[NodeRank], message: PeerMessage) -> Result<(), RunError> {
         let me = self.peers.me();
         let (here, others): (Vec<NodeRank>, Vec<NodeRank>) = nodes.iter().partition(|node| **node == me);

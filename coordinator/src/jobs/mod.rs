@@ -162,8 +162,8 @@ impl Jobs {
     }
 }
 
-/// The shares of one job at this node: one, save in a rebuild onto a node that already holds a
-/// member of the set, or gets several.
+/// The shares of one job at this node. There are several in a rebuild onto a node that has, or
+/// gets, other members of the set, and in a send whose holder is the asker.
 struct Shares {
     here: Vec<u32>,
     job: Job,

@@ -188,7 +188,7 @@ impl Advice {
         if self.told && self.said == (need, exit) {
             return;
         }
-        // At each seal anew, with other numbers: said once.
+        // The reason has other numbers at each seal: it is noted once.
         if let Some(reason) = reason
             && self.noted.is_none()
         {

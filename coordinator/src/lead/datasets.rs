@@ -34,8 +34,9 @@ impl Known {
     }
 
     /// The positions in a set that are rebuilt with the one at `at`, itself and absent ones,
-    /// ascending. With PARTNER those next to it, and next to these: nothing is needed of others,
-    /// and what they need may be bad.
+    /// ascending. With PARTNER: the absent members in an unbroken row to its left and right. Other
+    /// absent members are left out: nothing is needed of them, and their rebuild may read bytes
+    /// that are bad.
     pub(super) fn rebuilt_with(&self, set: &[Member], at: usize) -> Vec<usize> {
         let count = set.len();
         let is_lost = |other: &usize| *other == at || self.absent.contains(&set[*other]);

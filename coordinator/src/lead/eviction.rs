@@ -222,7 +222,8 @@ impl Running {
 
     /// What was begun over a dataset that has left the caches has left with it.
     pub(super) fn vacated(&mut self, gone: Option<Known>) {
-        // Its name was its successor's, and may be a new directory's.
+        // A replaced dataset gave its name to its successor. By now a new directory may have that
+        // name.
         let Some(known) = gone.filter(|known| !known.replaced) else { return };
         if self.cluster.datasets.named(&known.catalog.name).is_none() {
             self.loose.removed(&mut self.cluster, &known.catalog.name);

@@ -82,7 +82,7 @@ impl Fetch {
         }
     }
 
-    /// Of the caches that were full: the one that the least was missing in.
+    /// The full cache that lacks the fewest bytes for this file.
     fn shortage(&self) -> Option<(NodeRank, NoRoom)> {
         let full = self.missed.iter().filter_map(|missed| missed.full.as_ref());
         full.min_by_key(|(_, full)| full.wanted.saturating_sub(full.room.free)).cloned()
@@ -235,7 +235,8 @@ impl Fetches {
                     fetch.missed.push(Missed::bad(reason));
                     continue;
                 }
-                // Its redundancy file alone may be gone.
+                // No source gives this member back. Its files may still be on its node, so that
+                // node is asked.
             }
             let Some(from) = cluster.rank_of(&host) else {
                 fetch.missed.push(Missed::passing(format!("{host} takes no part in this epoch")));
@@ -360,7 +361,8 @@ impl Fetches {
                 let is_moved = !missed.bad && missed.moved && fetch.moves < MOVES_MAX;
                 fetch.moves += u32::from(is_moved);
                 if is_moved || missed.bad && rebuilt_since {
-                    // What it had then it has no more.
+                    // The file, or the member, is another one since this job began: its holder is
+                    // asked again.
                     fetch.tried.remove(&member);
                 } else {
                     if missed.bad {

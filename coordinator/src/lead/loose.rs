@@ -148,8 +148,8 @@ impl Loose {
     }
 
     fn prune(&mut self, cluster: &mut Cluster) {
-        // What is on its way to the nodes, or asked for there, stays; and what is bound to a
-        // dataset whose commit may fail: it may be the newest of another one then.
+        // Nothing is pruned while a round, a spread or a commit runs. If a commit fails, its
+        // versions belong to an unsealed dataset again.
         if !self.rounds.is_idle() || self.spread.is_some() || self.committed.is_some() {
             return;
         }

@@ -188,9 +188,9 @@ impl Markers {
         markers
     }
 
-    /// Fails those that were not set everywhere in time, on the nodes that set them: a marker of
-    /// that name that another one sets at this moment is a new try, the first of those that will be
-    /// gathered for it. `looked_at`: what is being looked at now.
+    /// Fails the markers of each name that some node has not set in time, and tells the nodes that
+    /// set them. A marker that another node sets just then is the first of the next gathering.
+    /// `looked_at`: the name that is being looked at now, whose markers stay.
     pub(super) fn expire(&mut self, cluster: &mut Cluster, looked_at: Option<&[u8]>) {
         for (name, reason) in self.overdue(cluster, looked_at) {
             self.refuse(cluster, &name, reason);

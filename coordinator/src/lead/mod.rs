@@ -78,7 +78,7 @@ const SURVEY_LIMIT: u64 = 30_000 * MS;
 /// What the lead is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// Once, first: the epoch begins, all daemons have accepted it.
+    /// Once, and before all others save `Now`: the epoch begins, all daemons have accepted it.
     Begin {
         /// This epoch.
         epoch: Epoch,
@@ -97,15 +97,15 @@ pub enum Input {
     Job(NodeRank, JobId, JobResult),
     /// A PFS task ended.
     Pfs(PfsOutcome),
-    /// Time passed: microseconds since 1970, never going back. Also before `Begin`; about every 100
-    /// ms.
+    /// Time passed: microseconds since 1970, never going back; about every 100 ms. Before `Begin`
+    /// it sets the time and does nothing else.
     Now(u64),
 }
 
 /// What the lead wants.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
-    /// To the daemons of these nodes, which differ.
+    /// To the daemon of each of these nodes; no node is named twice.
     Command(Vec<NodeRank>, Command),
     /// To every node that [`Job::nodes`] names, once to each.
     Start(JobId, Job),

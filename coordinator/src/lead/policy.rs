@@ -40,9 +40,9 @@ impl Cached<'_> {
     }
 }
 
-/// Of datasets, newest first, the one that newer ones do not take the place of, though they may be
-/// enough: the newest that survives the loss of a node, if it is nowhere else and nothing protects
-/// those that are newer. Whoever keeps one dataset only has chosen.
+/// The dataset that stays though enough newer ones are complete: the newest that survives the loss
+/// of a node. There is none when the newest dataset of all survives a loss, when this one is on the
+/// PFS, and with `SCR_CACHE_SIZE=1`.
 pub(super) fn guard<'a>(
     mut newest_first: impl Iterator<Item = Cached<'a>>,
     settings: &Settings,

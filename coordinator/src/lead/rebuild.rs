@@ -62,7 +62,7 @@ enum Step {
     Committing(Committing),
 }
 
-/// What an older catalog says of the newest's members.
+/// How an older catalog compares with the newest one.
 #[derive(Debug, Clone, Copy)]
 enum Means {
     /// The same.
@@ -97,7 +97,8 @@ pub(super) struct Rebuild {
     lagging: BTreeSet<NodeRank>,
     /// Nodes whose cache has no room for a member: no lost one goes there.
     full: BTreeSet<NodeRank>,
-    /// Room can be made before others are tried, and before anything is done without.
+    /// Unsealed files may still be removed for room. That comes before other nodes are tried, and
+    /// before a redundancy file is given up.
     may_make_room: bool,
     /// Nodes have data of an encoding that came to nothing.
     is_stale: bool,

@@ -29,7 +29,8 @@ enum Step {
     FromCache(Candidate, Box<Rebuild>),
     FromPrefix(Candidate, Box<Refetch>),
     IntoPrefix(Candidate, Saving),
-    /// The step that has failed for want of room, and why. Then it is tried once more.
+    /// `RemoveUnsealed` was sent: the step that lacked room, the reason, and the answers. When all
+    /// have answered and something was removed, the step is tried once more.
     MakingRoom(Box<Step>, Reason, Answers<u64>),
     /// All are found; what is presented beside them is brought to all nodes.
     Found,
@@ -55,7 +56,7 @@ pub(super) struct Recover {
     candidates: VecDeque<Candidate>,
     /// What the index names as the one to restart from.
     stored_current: Option<(Epoch, DatasetId)>,
-    /// Of which the prefix has parts that are not the whole.
+    /// Datasets of which the prefix has parts that nodes have saved, and which are not published.
     partial: BTreeSet<Age>,
     /// Of these, those that the PFS kept from being published; `None`: what the prefix has is not
     /// known.

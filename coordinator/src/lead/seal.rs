@@ -37,7 +37,7 @@ enum Step {
     /// The nodes are told what they carry on; then the members' files.
     Merging(DatasetId, Answers<()>, Vec<Vec<FrozenFile>>),
     Encoding(DatasetId, Box<Encoding>),
-    /// And whether it is on the PFS already (resumed ones).
+    /// The flag: the dataset is on the PFS already. Only a seal of an earlier epoch can have it.
     Committing(Committing, bool),
     Dropping(DatasetId, Answers<()>),
 }
@@ -47,7 +47,7 @@ struct Seal {
     name: Vec<u8>,
     /// The complete dataset of which this is the next generation.
     base: Option<DatasetId>,
-    /// Its outcome is theirs.
+    /// These markers get the outcome of this seal.
     markers: Vec<Marker>,
     step: Step,
 }
@@ -107,7 +107,8 @@ impl Seals {
                 cluster.send(marker.node, Command::AllFrozen(*id));
                 seal.markers.push(marker);
             }
-            // One that is set after it was recorded there speaks of what was changed since.
+            // A marker that was set after its node's commit has this dataset as its base, and goes
+            // to the last arm.
             Step::Committing(committing, _) if marker.base != Some(committing.catalog.id) => {
                 cluster.send(marker.node, Command::AllFrozen(committing.catalog.id));
                 seal.markers.push(marker);
@@ -121,7 +122,7 @@ impl Seals {
         }
     }
 
-    /// No seal has to do with it.
+    /// The outcome of a marker that no seal takes: a bad name, `SCR_ENABLE=0`, a stuck commit.
     fn ends_at_once(&self, cluster: &Cluster, name: &[u8], marker: &Marker) -> Option<MarkerOutcome> {
         if let Some(reason) = bad_name(name) {
             return Some(MarkerOutcome::Refused(reason));
@@ -318,7 +319,7 @@ impl Seals {
                 }
                 true
             }
-            // It was on its way while the seal was dropped.
+            // The node sent this answer before it had the `Drop`.
             Some(Step::Dropping(dropping, _)) => *dropping == id,
             _ => false,
         }
@@ -378,7 +379,7 @@ impl Seals {
                 }
                 true
             }
-            // It was on its way while the seal was dropped.
+            // The node sent this answer before it had the `Drop`.
             Some(Step::Dropping(dropping, _)) => *dropping == id,
             _ => false,
         }

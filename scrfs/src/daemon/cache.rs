@@ -4,7 +4,8 @@
 //! files while it is not presented or is changed there, `staged/` what is arriving and not yet
 //! checked, `linking/` and `kept/` what is on its way to `aside/` when its next generation begins
 //! and goes on, `logs/` the copies that were sealed of files which programs hold open for append,
-//! `links/` those of files' further names until they get their places.
+//! `links/` those of files' further names until they get their places, `gone/` what was at its name
+//! and is to be removed with it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;

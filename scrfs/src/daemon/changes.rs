@@ -49,8 +49,8 @@ impl Node {
         Ok(made || !part.files.is_empty() || !part.links.is_empty())
     }
 
-    /// A marker of `name` set now asks for what comes after this generation: that all have sealed
-    /// it may be heard here after programs on other nodes have changed it.
+    /// The base of a marker that is set now: the complete dataset of that name here, also before
+    /// this node has heard `Sealed`.
     pub(super) fn marker_base(&self, name: &[u8]) -> Option<DatasetId> {
         self.state.lock().base(name).map(|dataset| dataset.id)
     }

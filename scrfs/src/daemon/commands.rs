@@ -1,9 +1,13 @@
 //! Which thread carries out which command, so that directory rounds and markers are served whatever
 //! else goes on.
 //!
-//! Directory rounds, and answers to programs that need no record: here, in the link's own thread.
-//! Records and commits: one thread, in the lead's order. Transfers, scrubs, files that programs
-//! wait for, evictions: a thread each ([`super::node::Lanes`]). Freezing: a thread per seal.
+//! Directory rounds, and answers to programs that need no record: here, in the link's own thread,
+//! which is called `scrfs-control`. One thread (`scrfs-records`) carries out, in the lead's order,
+//! the commands that read records; that freeze, carry on, commit or drop; that present, or remove
+//! unsealed files; that store pointer files; and that mark a dataset as flushed or failed.
+//! Transfers, scrubs, files that programs wait for, evictions: a thread each
+//! ([`super::node::Lanes`]). Freezing: a thread per seal. Evictions, transfers, freezes and data
+//! connections change records too, in their own threads.
 
 use std::sync::Arc;
 

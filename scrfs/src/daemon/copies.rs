@@ -39,7 +39,7 @@ impl Default for Arriving {
 }
 
 impl Arriving {
-    /// None are any more.
+    /// No file is on its way any more.
     pub(super) fn forget_all(&self) {
         self.0.lock().clear();
     }

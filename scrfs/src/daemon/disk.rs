@@ -12,8 +12,8 @@
 //! [`super::loose_store`], [`super::events`].
 //!
 //! A change is made to a copy of the table, written, and then made to the table itself: what
-//! programs and the lead are told never runs ahead of storage. The filemap goes first, so that a
-//! member said to be recorded is always in it.
+//! programs and the lead are told never runs ahead of storage. [`Table`] says what changes in
+//! memory alone. The filemap goes first, so that a member said to be recorded is always in it.
 
 use std::sync::Arc;
 
@@ -371,7 +371,7 @@ fn decode_node(
     recorded: &mut Vec<MemberRecord>,
 ) -> Result<(), hash::FieldError> {
     table.epoch = Epoch(need(tree.number("EPOCH"), "EPOCH")?);
-    // A daemon of before has not recorded it.
+    // Former releases did not record SERVED.
     table.served = Epoch(tree.number("SERVED")?.unwrap_or(0));
     table.highest_id = need(tree.number("ID"), "ID")?;
     for (id, below) in tree.get("BACKGROUND").into_iter().flat_map(Hash::iter) {

@@ -1,5 +1,8 @@
 //! Removing a dataset from this node: first it is marked as going, on storage, so that a restarted
-//! worker finishes the removal; then its bytes go, and its records last.
+//! worker finishes the removal; then its bytes go, and its records last. This is done in the
+//! evictions' thread (`scrfs-evict`). A dataset whose directory a program removes is marked, and
+//! leaves the tree, in the thread of the operation before that (`scrfs-control` or `scrfs-local`);
+//! what a restart finds half-removed leaves the tree in the records' thread.
 //!
 //! Fault points: `evict.begun`, `evict.removed`.
 
@@ -139,7 +142,8 @@ impl Node {
         Ok(())
     }
 
-    /// Before the name is free for a program's new directory.
+    /// Takes the dataset out of the tree; to be called before a program can make a directory of
+    /// that name.
     fn take_out_of_sight(&self, dataset: &Dataset) -> Result<(), Reason> {
         let id = dataset.id;
         if dataset.life.is_overwritten() && dataset.life.is_listed() && self.owns_name(id, &dataset.name) {
@@ -157,7 +161,7 @@ impl Node {
         } else if dataset.life.is_in_tree() {
             self.tree.thaw(&dataset.name);
         }
-        // It leaves, which that step does not change.
+        // In memory only: that the dataset leaves is recorded already.
         let _ = self.state.lock().table.step(id, &Step::Removed);
         Ok(())
     }

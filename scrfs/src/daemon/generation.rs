@@ -452,8 +452,8 @@ impl Node {
     /// alone had in the tree goes; its sealed bytes stay aside until the lead evicts it. False when
     /// there is none. Done again after a crash at any point.
     ///
-    /// With the generations' lock no member of the former is rebuilt meanwhile: its files would come
-    /// back into the tree, among those of `new`.
+    /// With the generations' lock no member of the former is rebuilt meanwhile: its files would
+    /// come back into the tree, among those of `new`.
     pub(super) fn supersede(&self, new: &CatalogIndex) -> Result<bool, Reason> {
         let catalog = new.catalog();
         let _places = self.generations.lock();

@@ -50,7 +50,8 @@ enum Record {
     Begun(RelPath, DatasetId),
     /// Two directories exchanged their names.
     Exchange(RelPath, RelPath),
-    /// The first file of this name in the root was entered then, microseconds since 1970.
+    /// The first file of dataset NAME was made, or its first sealed name removed, then;
+    /// microseconds since 1970.
     Since(Vec<u8>, u64),
 }
 
@@ -62,8 +63,8 @@ pub(super) struct Journal {
     /// By the dataset's directory: names of that sealed dataset that are gone everywhere.
     gone: BTreeMap<RelPath, (DatasetId, Names)>,
     begun_over: BTreeMap<RelPath, DatasetId>,
-    /// When the first file of each name in the root was entered, or the first sealed one removed,
-    /// microseconds since 1970; 0: not known.
+    /// When the first file of each name in the checkpoint path was entered, or the first sealed one
+    /// removed, microseconds since 1970; 0: not known.
     begun: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the file when it was last written anew.
     compact: u64,
@@ -228,7 +229,7 @@ impl Journal {
         self.files.get(path).copied().flatten()
     }
 
-    /// Names directly in the root that have files.
+    /// Names directly in the checkpoint path that have files.
     pub(super) fn names(&self) -> Vec<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = self
             .files
@@ -291,7 +292,7 @@ impl Journal {
         self.log.rewrite(records.iter())
     }
 
-    /// Gives the names in the root that begin with it, `now`.
+    /// Applies a record. Returns the datasets that begin with that record, at `now`.
     fn follow(&mut self, record: Record, now: u64) -> Vec<Vec<u8>> {
         match record {
             Record::Create(path, rank) => {
@@ -407,7 +408,7 @@ impl Journal {
         self.has_files(name) || RelPath::new(name).is_ok_and(has_removed)
     }
 
-    /// Names in the root that have begun, and when; 0: not known.
+    /// Names in the checkpoint path that have begun, and when; 0: not known.
     pub(super) fn begun(&mut self) -> Vec<(Vec<u8>, u64)> {
         let begun = std::mem::take(&mut self.begun);
         self.begun = begun.into_iter().filter(|(name, _)| self.has_begun(name)).collect();

@@ -275,7 +275,8 @@ impl Node {
         let max = self.loose_rules().max_bytes;
         match self.tree.loose_entry(name, max) {
             Ok(Look::Pointer(now)) => {
-                // This node's own, changed again: that is about to be asked for.
+                // The version is this node's own, and a program has changed the file again: that
+                // change will go to the lead.
                 let newer = version.request.origin == self.origin() && loose.is_change(&now);
                 if now.same(entry) || newer {
                     loose.store.place(version);

@@ -1,5 +1,6 @@
 //! Data connections: a coordinator's workers read and write a dataset's bytes through descriptors
-//! that are opened here, and hand over what they made.
+//! that are opened here, and hand over what they made. Each request is carried out in the thread of
+//! its connection, one of those called `scrfs-control` (`scrfs/src/control/server.rs`).
 //!
 //! What arrives is staged and gets its place only when it is whole and checked. `FinishMember` is
 //! the member's vote: when it is answered, files, redundancy data and filemap are on storage. A
@@ -457,7 +458,8 @@ fn checked_files(id: DatasetId, part: &Part, crcs: &[u32]) -> Result<Vec<(Entry,
     let mut files = part.files.clone();
     for ((entry, copy), &crc) in files.iter_mut().zip(crcs) {
         let carried = part.carried.contains(&entry.path);
-        // One that is there before, of a file that was not carried on, is a log's.
+        // Before the encode, a frozen file that was not carried on has a CRC only if it is a log:
+        // that of the log's copy.
         let known = part.crcs_known || part.recorded || carried || copy.crc != 0;
         if known && copy.crc != crc {
             let text = format!("its bytes have CRC {crc:#x}, recorded is {:#x}", copy.crc);

@@ -1,4 +1,4 @@
-//! The daemon of one node: its two halves and the loop that ties them to the coordinator.
+//! The node's half of the daemon: datasets, filemap, coordinator.
 //!
 //! The mounted tree (what programs see) is one half, the node (datasets, filemap, coordinator) the
 //! other; they meet in [`crate::boundary`]. This module is the node. In reading order:

@@ -1,5 +1,4 @@
-//! The node: starts from what is on storage, takes coordinators, gives each command to the thread
-//! that does it.
+//! The node: its parts, its lanes, its start from what is on storage, and its end.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -104,17 +103,18 @@ pub(super) struct Lanes {
     pub(super) records: Lane,
     /// Flush, verify, fetch of members, and what nodes save in the prefix.
     pub(super) transfers: Lane,
-    /// Scrubs.
+    /// Scrubs, and unread files that no program waits for.
     pub(super) scrubs: Lane,
     /// Files that a program waits for.
     pub(super) opens: Lane,
     /// Removal of datasets.
     pub(super) evictions: Lane,
-    /// Directory operations without a coordinator, and those that a round still owes.
+    /// Directory operations without a coordinator, those that a round still owes, and the release
+    /// of names that a round holds whose lead has no successor.
     pub(super) local: Lane,
     /// Sealed files that programs are about to change.
     pub(super) generations: Lane,
-    /// How much of its file system the cache has taken.
+    /// The cache's size, the reserve, and words on priority.
     pub(super) room: Lane,
 }
 

@@ -47,9 +47,9 @@ impl Node {
         self.carry_out_effects(answers);
     }
 
-    /// The lead has decided on markers of `name` that were set here. What follows on a seal is done
-    /// in the records' thread, after that seal itself; an error waits for nothing there, where a
-    /// store may hang.
+    /// The lead has decided on markers of `name` that were set here. A sealed marker is answered in
+    /// the records' thread, after the commit. An error is answered at once in the link's thread
+    /// (`scrfs-control`): the records' thread may hang with a store.
     pub(super) fn markers_end(
         &self,
         link: u64,

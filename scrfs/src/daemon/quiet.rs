@@ -1,5 +1,6 @@
 //! A dataset is quiet when nobody can write its files any more, save at the end of those that
-//! programs hold open for append only (`scrfs/docs/semantics.md`, The marker).
+//! programs hold open for append only (`scrfs/docs/semantics.md`, The marker). The freezing thread
+//! (`scrfs-freeze`) waits here; whoever releases a file, or cancels the seal, rings its bell.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,9 +1,11 @@
 //! Programs that wait for an answer that needs other nodes: what [`super::core::desk`] decides is
 //! carried out here.
 //!
-//! One thread looks every 50 ms, only while anything waits, whether a waiter's process is about to
-//! die by a signal (then EINTR; what it asked for goes on), and tells the desk that time has
-//! passed.
+//! The watching thread (`scrfs-waiting`) looks every 50 ms while anything waits, whether a waiter's
+//! process is about to die by a signal (then EINTR; what it asked for goes on), and tells the desk
+//! that time has passed. While there is anything to look at it also looks once a second at the
+//! room, at the reserve and at directories that this node owes ([`Node::look_now_and_then`]), and
+//! gives back what was preferred ([`Node::ease`]).
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

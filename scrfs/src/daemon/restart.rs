@@ -1,4 +1,6 @@
 //! What a start of the coordinators asks for: the inventory, catalogs, and presenting datasets.
+//! These commands are carried out in the records' thread (`scrfs-records`), save
+//! [`Node::mark_absent`], which is in the link's (`scrfs-control`).
 //!
 //! Fault points: `present.begun`, `present.aside`, `present.back`, `present.listed`.
 

@@ -24,7 +24,7 @@ use crate::errno::Errno;
 /// Time between two looks while programs may write; and where there is nothing to look at.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 const NO_LOOK: Duration = Duration::from_hours(1);
-/// How long after the lead was asked for room a file may be made while there is none.
+/// For so long after the lead was asked for room, files may be made though the bound is reached.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// While a dataset is being written, this part of its whole is kept free.
 const RESERVE: u64 = 8;

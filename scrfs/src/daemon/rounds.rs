@@ -1,4 +1,4 @@
-//! Directory operations in rounds: vote and hold, apply, finish (`docs/protocol.md`).
+//! Directory operations in rounds: vote and hold, apply, finish (`scrfs/docs/protocol.md`).
 //!
 //! What is about to be applied is written to a small log first, so that a restarted worker still
 //! tells the next lead of operations that other nodes may not have applied. The log is not synced:

@@ -263,7 +263,7 @@ impl Node {
     ) -> Result<(), Reason> {
         let part = Arc::new(part);
         let mut disk = self.disk.lock();
-        // Who cancels a seal and then looks at the table takes this lock in between.
+        // A thread that cancels a seal takes this lock before it looks at the table.
         if cancelled.is_cancelled() {
             return Err(GIVEN_UP.into());
         }
@@ -279,7 +279,8 @@ impl Node {
         recorded.map_err(Reason::from)
     }
 
-    /// The seal failed, or is in doubt no more: nothing of it is left. In the records' thread.
+    /// Drops a seal. `settling` says what becomes of the frozen dataset and of its markers. In the
+    /// records' thread.
     pub(super) fn drop_seal(&self, id: DatasetId, reason: &Reason, settling: Settling) {
         let begun = {
             let mut state = self.state.lock();

@@ -2,7 +2,7 @@
 //!
 //! All of it is behind one lock that is never held over a system call that can take long. What must
 //! survive a restart of the worker is in [`super::disk`]; it is written first, then the table
-//! changes.
+//! changes. [`Table`] says what changes in memory alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) struct RedundancyFile {
 /// How a member came here; decides where its files are until it is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Its files are in place: frozen or fetched here.
+    /// Its files are in place: frozen, fetched, or rebuilt and finished here.
     Here,
     /// Its files are staged and put in place when it is finished (rebuilt here).
     Staged,
@@ -127,7 +127,7 @@ pub(super) struct Dataset {
     pub(super) flushed: bool,
     /// Not on storage.
     pub(super) told: Told,
-    /// A transfer of it that runs: what, and how far.
+    /// A transfer of it that runs: what, and how far. Not on storage.
     pub(super) transfer: Option<(&'static str, Monitor)>,
     /// Bytes of its files here that were read to be encoded, and all of them. Not on storage.
     pub(super) encoded: Option<(u64, u64)>,
@@ -302,8 +302,9 @@ impl Freezing {
     }
 }
 
-/// What is on storage too. Changed by [`super::disk::Disk::change`] only, save for the fields that
-/// say otherwise.
+/// What is on storage too. [`super::disk::Disk::change`] changes it. In memory alone change: fields
+/// that say so; `listed` and `settled` of `life`; and the steps Found (at a worker's start) and
+/// Removed, whose outcome a worker reads from the files. Leaves does where it cannot be recorded.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     /// The highest epoch seen.

@@ -4,7 +4,8 @@
 //!
 //! A file with other bytes than were sealed is removed, and its programs are sent for another
 //! source. When all files of a dataset have been read, its redundancy files are, and the lead is
-//! told what is bad: it has that rebuilt.
+//! told what is bad: it has that rebuilt. A file that a program waits for is read in a thread of
+//! its own (`scrfs-verify`), all else in the scrubs' thread (`scrfs-scrub`).
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -9,7 +9,8 @@
 //! arriving ---------> hidden <------+-------------------+
 //! ```
 //!
-//! From every state it may leave. On storage are the words of [`Life::record`], and COMPLETE, which
+//! A dataset that is complete, and not yet listed by the tree, can be overwritten too. From every
+//! state it may leave. On storage are the words of [`Life::record`], and COMPLETE, which
 //! is a file of its own:
 //!
 //! | state | HOME | COMPLETE | the sealed files |
@@ -23,6 +24,17 @@
 //!
 //! Redundancy files are in the dataset's own directory in all states. Whether the tree lists the
 //! dataset, and whether all members have recorded COMPLETE, each worker finds out anew.
+//!
+//! What a crash between record and files leaves, and what the next worker reads from that
+//! ([`Step::Found`]):
+//!
+//! | step | HOME | `aside` is there | is read as |
+//! |---|---|---|---|
+//! | Overwritten | `UNDER` | no | `TREE` |
+//! | PutBack | `TREE` | yes | `ASIDE` |
+//! | Hidden or Superseded, from `TREE` | `TREE` | yes | `ASIDE` |
+//! | Hidden or Superseded, from `UNDER` | `UNDER` | yes | `UNDER`: it is done again |
+//! | Leaves | any, and GOING | either | leaving: the worker finishes that at its start |
 
 use std::fmt;
 use std::sync::Arc;
@@ -93,9 +105,10 @@ pub enum Step {
     Leaves,
     /// A program removed its directory.
     Removed,
-    /// Its files are found in the dataset's own directory, or are not. The record is written before
-    /// the files move, so after a crash or an error between the two the files are the truth. Files
-    /// that are nowhere stay recorded as aside.
+    /// Its files are found in the dataset's own directory, or are not. Overwritten and PutBack are
+    /// recorded before the files move; Hidden and Superseded are recorded after that. A crash or an
+    /// error between the two always leaves the files as the truth. Files that are nowhere stay
+    /// recorded as aside.
     Found {
         /// They are there.
         aside: bool,

@@ -132,8 +132,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Its handle may write: what is frozen waits for it to be closed, and not the other way round.
-    /// For one that appends nobody waits.
+    /// The change comes through a handle that may write. The seal waits for that handle, so the
+    /// change must not wait for the seal. No seal waits for a handle that appends.
     fn is_waited_for(&self, changes: &Changes) -> bool {
         changes
             .handle

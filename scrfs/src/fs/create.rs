@@ -206,7 +206,8 @@ impl FileSystem {
         self.announce_at(caller, path, &place, grows)
     }
 
-    /// Where a sealed dataset is, that is part of what makes the change possible.
+    /// A file made at `path` gets an entry in the journal. Callers leave out sealed datasets, whose
+    /// entry [`FileSystem::changes`] makes.
     fn is_announced(&self, path: &RelPath, place: &Place) -> bool {
         matches!(place, Place::Inside { .. }) && !place.is_marker() && !self.names.reserved(path)
     }

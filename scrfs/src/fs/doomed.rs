@@ -23,7 +23,7 @@ use crate::lock::{Condvar, Mutex};
 use crate::path::RelPath;
 use crate::store::beneath;
 
-/// What begins so is not deleted: what is not sealed and was to be kept.
+/// Names that begin so are not deleted: unsealed files that `--keep-unsealed` keeps.
 const KEPT: &[u8] = b"kept.";
 
 /// What deletes.

@@ -62,7 +62,7 @@ impl Handle {
         self.flags & libc::O_ACCMODE == libc::O_RDWR
     }
 
-    /// It was the last one that could write the marker that its close has set.
+    /// A close of this handle has set the marker and waits: no seal waits for this handle.
     pub(crate) fn is_marking(&self) -> bool {
         self.marking.load(Ordering::Acquire) > 0
     }

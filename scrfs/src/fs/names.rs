@@ -69,9 +69,9 @@ impl FileSystem {
         self.table.forget(id, count);
     }
 
-    /// Lets go what the kernel does not know, now and at the call before that, of inodes that have
-    /// had no name for longer: no answer is on its way that tells of them, and no word of the
-    /// kernel's that it forgets them.
+    /// Lets go inodes that had no name at this call and at the two before it, and that the kernel
+    /// knew neither at this call nor at the one before it. Then no answer that names such an inode
+    /// is on its way, and no forget.
     ///
     /// A worker that was killed may have taken the kernel's word that it forgets an inode, and told
     /// nobody, or counted a lookup and not answered it. The bytes of a removed file would stay for

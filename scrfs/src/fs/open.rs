@@ -1,5 +1,7 @@
 //! Opening files: passthrough, through the daemon, the marker, and sealed files whose bytes must
-//! come, or be verified, first.
+//! come, or be verified, first. An open begins in the session thread that took the request. After a
+//! wait for a held name or a frozen dataset it goes on in `scrfs-held`; after a fetch, or the begin
+//! of a generation, in the node's thread that answers.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -62,8 +64,9 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Nothing happens at its close: that is no act, and the kernel has written all of it itself.
-    /// (A file that gets the marker's name, or a pointer's, while it is open has acted by that.)
+    /// Its close sets no marker and sends no pointer file, and the daemon has nothing left to
+    /// write. (A file that gets the marker's name, or a pointer's, while it is open has acted by
+    /// that.)
     pub fn no_flush(&self) -> bool {
         !self.handle.writable() || (self.data == Data::Passthrough && !self.acts)
     }

@@ -104,8 +104,9 @@ impl Table {
         nodes.count(id)
     }
 
-    /// A backing inode without a descriptor here can be gone, and its number another's, if it is
-    /// found under a name that is new. What had the number then gives it up.
+    /// A parked inode's file may be gone, and its number another file's. When the number is found
+    /// under a new name, the parked inode is opened by its old name; if that says ESTALE, the inode
+    /// gives the number up.
     fn verify(&self, parent: u64, name: &[u8], key: Key) {
         let parked = self.nodes.lock().parked_elsewhere(parent, name, key);
         if let Some(inode) = parked

@@ -1,4 +1,7 @@
-//! What the node asks of the mounted tree: votes, freezes, listings of what is to be sealed.
+//! What the node asks of the mounted tree: votes, freezes, listings of what is to be sealed. Each
+//! call runs in the node's thread that makes it: rounds in the link's (`scrfs-control`) or in
+//! `scrfs-local`, freezes in `scrfs-freeze`, seals and presenting in `scrfs-records`, removals in
+//! `scrfs-evict`.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -345,7 +348,7 @@ impl FileSystem {
         self.wakes.lock().retain(|(other, _)| other != name);
     }
 
-    /// Things went that nobody listed.
+    /// Unlisted names were removed: the kernel forgets names, and this waits for the deletion.
     fn await_deletion(&self) -> Result<(), Errno> {
         self.changed();
         // What is brought here next may need the room.

@@ -59,8 +59,8 @@ impl Loose {
         }
         let base = told.iter().map(|(_, inventory)| inventory.base).max().flatten();
         self.versions.based(base);
-        // Who took no part in the last restart may have what was forgotten since: of the branch
-        // that goes on the others know all that counts.
+        // A node that took no part in the last restart may have versions that were forgotten since.
+        // The nodes that took part know all versions that count of the branch that goes on.
         let (current, former): (Vec<_>, Vec<_>) =
             told.into_iter().partition(|(_, inventory)| inventory.base == base);
         for (_, inventory) in &current {
@@ -68,14 +68,15 @@ impl Loose {
             inventory.versions.iter().for_each(|version| self.versions.insert(version.clone()));
         }
         let knows = |inventory: &LooseInventory| inventory.began.iter().any(|(age, _)| *age == shown);
-        // Unless what is presented is known to them alone.
+        // An exception: no node that took part knows the presented dataset.
         let alone = !current.iter().any(|(_, inventory)| knows(inventory));
         if alone {
             self.keep_branch(shown, former.iter().map(|(_, inventory)| inventory).filter(|i| knows(i)));
         }
         let gave_up = |age: Age| base.is_some_and(|base| base.gave_up_dataset(age));
-        // A branch comes back that those who are not alone know: what else was given up is of none
-        // that goes before it.
+        // The presented dataset is of a branch that the last restart gave up, and nodes of that
+        // restart know it. Then an older dataset that was given up, and that none of these knows,
+        // is of another branch.
         let comes_back = !alone && gave_up(shown);
         let mut gaps = BTreeSet::new();
         for (_, inventory) in &former {

@@ -190,7 +190,7 @@ impl Desk {
         let bound =
             if is_led { attached_bound(&waiter.wanted, terms.seal_timeout) } else { terms.coordinator_wait };
         (waiter.since, waiter.deadline) = (terms.now, terms.now + bound);
-        // Who serves later asks for all that waits by then.
+        // A lead that settles, or comes later, is asked at `Serve`.
         let question = self.waiting.begins(waiter).filter(|_| terms.lead == Lead::Serves);
         Outcome { questions: question.into_iter().collect(), ..Outcome::default() }
     }
