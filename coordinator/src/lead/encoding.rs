@@ -9,7 +9,7 @@ use scrfs::redundancy::sets::lay_out;
 
 use super::catalog::{self, Joining, Making};
 use super::cluster::Cluster;
-use super::jobs::{Ended, Jobs, Share};
+use super::jobs::{Ended, Jobs, ShareEnd};
 use crate::job::{Job, JobId, JobOutput, SetMember};
 
 /// The jobs that run. Member = node rank.
@@ -70,7 +70,7 @@ impl Encoding {
 
     /// A share ended; `None` when it is no share of these jobs. The first failure is the
     /// encoding's: what still runs ends for nothing.
-    pub(super) fn job(&mut self, cluster: &Cluster, mut share: Share) -> Option<Encoded> {
+    pub(super) fn job(&mut self, cluster: &Cluster, mut share: ShareEnd) -> Option<Encoded> {
         let (node, output) = (share.node, share.take_output());
         let ended = self.jobs.ended(cluster, share)?;
         if let Some(output) = output

@@ -16,7 +16,7 @@ use scrfs::prefix::{PfsTask, StoredDataset};
 use super::answers::Answers;
 use super::cluster::Cluster;
 use super::directories::{Hold, paths};
-use super::jobs::Share;
+use super::jobs::ShareEnd;
 use super::mend::{MOVES_MAX, Mended, Mending, Mends, Missed};
 use super::restore::Restores;
 use crate::job::{Job, JobId, JobResult};
@@ -328,7 +328,7 @@ impl Fetches {
     }
 
     /// A share ended; false when it is no share of these copies or of a rebuild for them.
-    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> bool {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> bool {
         let job = share.job;
         let mine = |fetch: &Fetch| matches!(&fetch.step, Step::Sending(_, _, running, _) if *running == job);
         let Some((key, fetch)) = self.all.iter_mut().find(|(_, fetch)| mine(fetch)) else {
@@ -344,7 +344,7 @@ impl Fetches {
             }
             return true;
         };
-        let Share { node, result, .. } = share;
+        let ShareEnd { node, result, .. } = share;
         let Step::Sending(member, rebuilds, _, answers) = &mut fetch.step else { return false };
         if !answers.put(node, result) {
             return false;
@@ -523,7 +523,7 @@ mod tests {
     fn ended(cluster: &mut Cluster, fetches: &mut Fetches, job: u64, result: JobResult) {
         let other = result.as_ref().map(Clone::clone).map_err(|_| JobFailure::passing("ended by others"));
         for (node, result) in [(0, result), (1, other)] {
-            assert!(fetches.job(cluster, Share { node: NodeRank(node), job: JobId(job), result }));
+            assert!(fetches.job(cluster, ShareEnd { node: NodeRank(node), job: JobId(job), result }));
         }
         fetches.begin(cluster, |_| false, |_| false);
     }

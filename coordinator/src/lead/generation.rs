@@ -24,7 +24,7 @@ pub(super) struct Merged {
     pub(super) files: Vec<FrozenFile>,
     /// Files of the base that it does not carry on, as another node changed or removed them, or
     /// carries them on.
-    pub(super) lost: Vec<RelPath>,
+    pub(super) dropped: Vec<RelPath>,
 }
 
 /// The nodes' parts, taken in as they come, so that no single step of the lead does the work of all
@@ -112,16 +112,16 @@ impl Merging {
 
     fn part(&self, told: Told) -> Merged {
         let Told { mut files, carried } = told;
-        let mut lost = Vec::new();
+        let mut dropped = Vec::new();
         for (file, at, at_home) in carried {
             if self.is_gone(at, &file.path) || self.marks[at].at_home && !at_home {
-                lost.push(file.path);
+                dropped.push(file.path);
             } else {
                 files.push(file);
             }
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        Merged { files, lost }
+        Merged { files, dropped }
     }
 
     fn is_gone(&self, at: usize, path: &RelPath) -> bool {
@@ -145,9 +145,9 @@ impl Merging {
     }
 }
 
-/// What a node is told not to carry on: what it has lost, and what is gone for all.
-pub(super) fn dropped(lost: Vec<RelPath>, gone: &Names) -> Vec<RelPath> {
-    let all: BTreeSet<RelPath> = lost.into_iter().chain(gone.iter().cloned()).collect();
+/// What a node is told not to carry on: what it drops alone, and what is gone for all.
+pub(super) fn dropped(own: Vec<RelPath>, gone: &Names) -> Vec<RelPath> {
+    let all: BTreeSet<RelPath> = own.into_iter().chain(gone.iter().cloned()).collect();
     all.into_iter().collect()
 }
 
@@ -248,8 +248,8 @@ mod tests {
         }
         let (merged, gone) = merging.merged()?;
         let join = |names: Vec<String>| names.join(" ");
-        let shown = |Merged { files, lost }| {
-            let dropped = dropped(lost, &gone);
+        let shown = |Merged { files, dropped: own }| {
+            let dropped = dropped(own, &gone);
             (
                 join(files.iter().map(|file| file.path.to_string()).collect()),
                 join(dropped.iter().map(ToString::to_string).collect()),

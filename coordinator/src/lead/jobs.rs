@@ -11,13 +11,13 @@ use crate::job::{Job, JobId, JobOutput, JobResult};
 
 /// The end of one node's share of a job.
 #[derive(Debug, Clone)]
-pub(super) struct Share {
+pub(super) struct ShareEnd {
     pub(super) node: NodeRank,
     pub(super) job: JobId,
     pub(super) result: JobResult,
 }
 
-impl Share {
+impl ShareEnd {
     /// What it ended with, for a caller that does not wait for the others with it.
     pub(super) fn take_output(&mut self) -> Option<JobOutput> {
         self.result.as_mut().ok().map(|output| std::mem::replace(output, JobOutput::Done))
@@ -71,8 +71,8 @@ impl Jobs {
     }
 
     /// A share ended; `None` when it is no share of these jobs.
-    pub(super) fn ended(&mut self, cluster: &Cluster, share: Share) -> Option<Ended> {
-        let Share { node, job, result } = share;
+    pub(super) fn ended(&mut self, cluster: &Cluster, share: ShareEnd) -> Option<Ended> {
+        let ShareEnd { node, job, result } = share;
         if self.running.get_mut(&job)?.answered(node, ())? {
             self.open -= 1;
         }

@@ -17,7 +17,7 @@ use scrfs::ids::{DatasetId, Member, NodeRank};
 use super::answers::Answers;
 use super::cluster::Cluster;
 use super::datasets::Known;
-use super::jobs::Share;
+use super::jobs::ShareEnd;
 use super::rebuild::MemberFiles;
 use crate::job::{Job, JobId, JobOutput, JobResult, SetMember};
 
@@ -195,8 +195,8 @@ impl Mends {
     }
 
     /// A share ended: `None` when it is no share of these jobs.
-    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Mending> {
-        let Share { node, job, result } = share;
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> Option<Mending> {
+        let ShareEnd { node, job, result } = share;
         let (&key, running) = self.running.iter_mut().find(|(_, running)| running.job == job)?;
         if !running.answers.put(node, result) {
             return None;

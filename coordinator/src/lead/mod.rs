@@ -60,7 +60,7 @@ use self::directories::{Directories, Hold};
 use self::eviction::{Leaving, free_in_words};
 use self::fetch::Fetches;
 use self::flush::Flushes;
-use self::jobs::Share;
+use self::jobs::ShareEnd;
 use self::loose::{Loose, Now};
 use self::markers::Marker;
 use self::names::name_of;
@@ -215,7 +215,9 @@ impl Running {
     fn step(&mut self, input: Input) -> Vec<Output> {
         match input {
             Input::Daemon(node, event) if self.cluster.has(node) => self.event(node, event),
-            Input::Job(node, job, result) if self.cluster.has(node) => self.job(Share { node, job, result }),
+            Input::Job(node, job, result) if self.cluster.has(node) => {
+                self.job(ShareEnd { node, job, result });
+            }
             Input::Pfs(outcome) => self.pfs(outcome),
             other => self.cluster.log(format!("not expected: {other:?}")),
         }
@@ -411,7 +413,7 @@ impl Running {
         }
     }
 
-    fn job(&mut self, share: Share) {
+    fn job(&mut self, share: ShareEnd) {
         let (node, job) = (share.node, share.job);
         let cluster = &mut self.cluster;
         let awaited = match &mut self.phase {

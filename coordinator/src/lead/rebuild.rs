@@ -21,7 +21,7 @@ use super::catalog::{check, same_files};
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::held::{Held, Holding};
-use super::jobs::{Ended, Jobs, Share};
+use super::jobs::{Ended, Jobs, ShareEnd};
 use super::policy::MS;
 use crate::job::{Job, JobFailure};
 
@@ -471,7 +471,7 @@ impl Rebuild {
     }
 
     /// A share ended; `None` when it is no share of these jobs.
-    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> Option<Recovered> {
         if share.result.as_ref().is_err_and(JobFailure::is_bad) {
             self.bytes = Bytes::Doubted;
         }
@@ -703,7 +703,7 @@ mod tests {
                         told.push("job");
                         for node in [0, 1].map(NodeRank).into_iter().filter(|_| failure.is_some()) {
                             let result = failure.clone().map_or(Ok(JobOutput::Done), Err);
-                            rebuild.job(&mut cluster, Share { node, job, result });
+                            rebuild.job(&mut cluster, ShareEnd { node, job, result });
                         }
                     }
                     _ => {}

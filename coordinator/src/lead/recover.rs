@@ -18,7 +18,7 @@ use super::Lack;
 use super::answers::Answers;
 use super::cluster::Cluster;
 use super::held::Held;
-use super::jobs::Share;
+use super::jobs::ShareEnd;
 use super::policy::{MS, delay};
 use super::rebuild::{Rebuild, Recovered};
 use super::refetch::Refetch;
@@ -469,7 +469,7 @@ impl Recover {
     }
 
     /// A share ended; false when it is no share of the recovery's jobs.
-    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> bool {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> bool {
         let outcome = match &mut self.step {
             Step::FromCache(_, rebuild) => rebuild.job(cluster, share),
             Step::FromPrefix(_, refetch) => refetch.job(cluster, share),

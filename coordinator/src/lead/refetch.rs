@@ -18,7 +18,7 @@ use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::encoding::{Encoded, Encoding};
 use super::held::Held;
-use super::jobs::Share;
+use super::jobs::ShareEnd;
 use super::policy::MS;
 use super::rebuild::Recovered;
 use crate::job::About;
@@ -231,7 +231,7 @@ impl Refetch {
     }
 
     /// A share ended; `None` when it is no share of these jobs.
-    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> Option<Recovered> {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> Option<Recovered> {
         let Step::Encoding(encoding) = &mut self.step else { return None };
         Some(match encoding.job(cluster, share)? {
             Encoded::Running => Recovered::Running,

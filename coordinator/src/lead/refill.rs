@@ -11,7 +11,7 @@ use scrfs::ids::{DatasetId, Member, NodeRank};
 
 use super::cluster::Cluster;
 use super::datasets::Known;
-use super::jobs::{Ended, Jobs, Share};
+use super::jobs::{Ended, Jobs, ShareEnd};
 use super::rebuild::MemberFiles;
 use crate::job::{About, Job, JobId};
 
@@ -138,7 +138,7 @@ impl Refill {
     }
 
     /// A share ended; `None` when it is no share of these jobs.
-    pub(super) fn job(&mut self, cluster: &Cluster, share: Share) -> Option<Refilled> {
+    pub(super) fn job(&mut self, cluster: &Cluster, share: ShareEnd) -> Option<Refilled> {
         let Step::Encoding(Encoding { jobs, sets, bad }) = &mut self.step else { return None };
         if let (Err(failure), Some(set)) = (&share.result, sets.get(&share.job)) {
             bad.extend(failure.bad.iter().filter_map(|at| set.get(*at as usize)));

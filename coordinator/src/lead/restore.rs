@@ -10,7 +10,7 @@ use scrfs::ids::{DatasetId, Member, NodeRank};
 
 use super::cluster::Cluster;
 use super::datasets::{Known, age};
-use super::jobs::Share;
+use super::jobs::ShareEnd;
 use super::policy::{MS, delay};
 use super::refill::{Cause, Refill, Refilled};
 
@@ -140,7 +140,7 @@ impl Restores {
     }
 
     /// A share ended; `None` when it is no share of these jobs. True when the refill has ended.
-    pub(super) fn job(&mut self, cluster: &mut Cluster, share: &Share) -> Option<bool> {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: &ShareEnd) -> Option<bool> {
         let refill = self.refill.as_mut()?;
         let (id, refilled) = (refill.id, refill.job(cluster, share.clone())?);
         Some(self.ended(cluster, id, refilled))
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(asked(&mut cluster), ["encode 0 1"]);
         assert!(restores.holds(b"ck.1") && !restores.holds(b"ck.2") && restores.refills(DatasetId(1)));
         for (node, ends) in [(0, false), (1, true)] {
-            let share = Share { node: NodeRank(node), job: JobId(1), result: Ok(JobOutput::Done) };
+            let share = ShareEnd { node: NodeRank(node), job: JobId(1), result: Ok(JobOutput::Done) };
             assert_eq!(restores.job(&mut cluster, &share), Some(ends));
         }
         assert_eq!(asked(&mut cluster), ["1 absent"]);
@@ -381,7 +381,9 @@ mod tests {
             restores.refill(&mut cluster, |_| false);
             assert_eq!(asked(&mut cluster), ["encode 0 1"]);
             for (node, result) in [(0, Ok(JobOutput::Done)), (1, result)] {
-                assert!(restores.job(&mut cluster, &Share { node: NodeRank(node), job, result }).is_some());
+                assert!(
+                    restores.job(&mut cluster, &ShareEnd { node: NodeRank(node), job, result }).is_some()
+                );
             }
             assert_eq!(asked(&mut cluster), [then]);
         }

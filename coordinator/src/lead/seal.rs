@@ -21,7 +21,7 @@ use super::committing::{Committed, Committing};
 use super::directories::{Hold, paths};
 use super::encoding::{Encoded, Encoding};
 use super::generation::{Merged, Merging, dropped};
-use super::jobs::Share;
+use super::jobs::ShareEnd;
 use super::markers::{Marker, Markers};
 use super::policy::MS;
 use crate::job::{About, JobFailure};
@@ -339,11 +339,11 @@ impl Seals {
             Err(reason) => return self.fail(cluster, reason),
         };
         let (mut members, mut alike) = (Vec::with_capacity(merged.len()), Vec::new());
-        for (node, Merged { files, lost }) in cluster.nodes().zip(merged) {
-            if lost.is_empty() {
+        for (node, Merged { files, dropped: own }) in cluster.nodes().zip(merged) {
+            if own.is_empty() {
                 alike.push(node);
             } else {
-                cluster.send(node, Command::Carry { id, dropped: dropped(lost, &gone) });
+                cluster.send(node, Command::Carry { id, dropped: dropped(own, &gone) });
             }
             members.push(files);
         }
@@ -416,7 +416,7 @@ impl Seals {
 
     /// The dataset whose next generation could not be encoded, as this share has found a file that
     /// nobody has changed not to be as it was sealed: no try will succeed before it is mended.
-    pub(super) fn bad_base(&self, share: &Share) -> Option<DatasetId> {
+    pub(super) fn bad_base(&self, share: &ShareEnd) -> Option<DatasetId> {
         let is_bad = share.result.as_ref().is_err_and(JobFailure::is_bad);
         let failed = self.failed_over.as_ref().filter(|(_, encoding)| encoding.has(share.job));
         match &self.current {
@@ -427,7 +427,7 @@ impl Seals {
     }
 
     /// A job's share ended; false when it is no share of this seal.
-    pub(super) fn job(&mut self, cluster: &mut Cluster, share: Share) -> bool {
+    pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> bool {
         let Some(Seal { step, .. }) = &mut self.current else { return false };
         let Step::Encoding(_, encoding) = step else { return false };
         match encoding.job(cluster, share) {

@@ -299,7 +299,7 @@ impl FileSystem {
                 if there && flags & libc::O_EXCL != 0 {
                     return fail(libc::EEXIST);
                 }
-                return Err(Stop::Need(super::errno::Need::Open(sealed.id())));
+                return Err(Stop::Need(super::errno::Need::NextGeneration(sealed.id())));
             }
             // Set anew after it was removed here.
             self.show(sealed, &super::names::inner_of(&place));

@@ -409,7 +409,7 @@ impl FileSystem {
                 self.doom_if_there(path)?;
             }
             (Some(sealed), _) => {
-                let open = sealed.is_open();
+                let open = sealed.has_next();
                 sealed.set_gone(&super::names::inner_of(&place));
                 if open && self.kind_of(path).is_ok_and(|kind| kind != rustix::fs::FileType::Directory) {
                     self.take_out_file(&sealed, path)?;

@@ -38,7 +38,7 @@ pub(crate) struct Doomed {
 
 struct Shared {
     /// `.scrfs` in the backing tree of each store: what is in it is to be deleted.
-    keeps: Vec<OwnedFd>,
+    trash: Vec<OwnedFd>,
     count: Mutex<Count>,
     gone: Condvar,
 }
@@ -65,19 +65,19 @@ impl Doomed {
     pub(crate) fn open(trees: &[&Path], hands: Hands) -> io::Result<Self> {
         let reserved =
             RelPath::new(RESERVED_AT_ROOT).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        let (mut keeps, mut left) = (Vec::new(), Vec::new());
+        let (mut trash, mut left) = (Vec::new(), Vec::new());
         for (store, tree) in trees.iter().enumerate() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let tree = rustix::fs::open(*tree, flags, Mode::empty())?;
             let keep = beneath::make_directories(tree.as_fd(), &reserved)?;
             let names = beneath::names(keep.as_fd())?.into_iter();
             left.extend(names.filter(|name| !name.starts_with(KEPT)).map(|name| (store, name)));
-            keeps.push(keep);
+            trash.push(keep);
         }
         let number = |(_, name): &(usize, Vec<u8>)| std::str::from_utf8(name).ok()?.parse::<u64>().ok();
         let next = left.iter().filter_map(number).max().map_or(0, |last| last.saturating_add(1));
         let shared = Arc::new(Shared {
-            keeps,
+            trash,
             count: Mutex::leaf(Count { next, gone: next }),
             gone: Condvar::default(),
         });
@@ -92,7 +92,7 @@ impl Doomed {
     /// Where things of a store are that programs do not see; what is left there is deleted at the
     /// next start.
     pub(crate) fn directory(&self, store: usize) -> BorrowedFd<'_> {
-        self.shared.keeps[store].as_fd()
+        self.shared.trash[store].as_fd()
     }
 
     /// Takes `name` out of directory `from` of a store, which is opened with O_PATH. One that is
@@ -185,7 +185,7 @@ impl Shared {
 
     fn sync(&self, store: usize, from: &OwnedFd) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::fsync(&self.keeps[store])?;
+        rustix::fs::fsync(&self.trash[store])?;
         Ok(rustix::fs::fsync(rustix::fs::openat(from, ".", flags, Mode::empty())?)?)
     }
 
@@ -193,7 +193,7 @@ impl Shared {
     fn delete(&self, store: usize, name: &[u8]) {
         let removed = RelPath::new(name)
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))
-            .and_then(|path| beneath::remove_tree(self.keeps[store].as_fd(), &path));
+            .and_then(|path| beneath::remove_tree(self.trash[store].as_fd(), &path));
         if let Err(error) = removed {
             tracing::warn!(name = %String::from_utf8_lossy(name), %error, "a removed tree cannot be deleted");
         }
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(number, 8);
         after.recv_timeout(Duration::from_mins(1)).unwrap();
         assert!(doomed.is_gone(number) && doomed.wait(Duration::from_mins(1)));
-        assert_eq!(std::fs::read_dir(path(&doomed.shared.keeps[0])).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(path(&doomed.shared.trash[0])).unwrap().count(), 0);
     }
 
     #[test]

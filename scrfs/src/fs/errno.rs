@@ -41,7 +41,7 @@ pub(crate) enum Stop {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Begin its next generation.
-    Open(DatasetId),
+    NextGeneration(DatasetId),
     /// Bring a sealed file here (relative to the dataset's directory).
     Fetch(DatasetId, RelPath),
     /// Let the sealed dataset have its own copy of a file whose bytes are about to change.

@@ -318,7 +318,7 @@ impl FileSystem {
         };
         let in_tree = || top.concat(&inner).is_ok_and(|path| self.stat_below(&path).is_some());
         match world.named(flat.dataset) {
-            Some(sealed) if !sealed.is_open() => sealed.entry(&inner).is_some(),
+            Some(sealed) if !sealed.has_next() => sealed.entry(&inner).is_some(),
             Some(sealed) => sealed.file(&inner).is_some() || in_tree(),
             None => in_tree(),
         }
@@ -366,7 +366,7 @@ impl FileSystem {
         let (path, place) = self.may_change(world, spot.parent, &spot.name)?;
         let inner = inner_of(&place);
         let sealed = world.base(&place).filter(|sealed| sealed.entry(&inner).is_some());
-        let changed = sealed.is_none_or(|sealed| sealed.is_open() && sealed.is_changed(&inner));
+        let changed = sealed.is_none_or(|sealed| sealed.has_next() && sealed.is_changed(&inner));
         Ok((!changed && !place.is_marker()).then_some(DirOp::Remove { path }))
     }
 
@@ -407,7 +407,7 @@ impl FileSystem {
                 Err(error) => Err(error),
             }),
             // The file here is one of the next generation.
-            (_, Some(sealed)) if sealed.is_open() && sealed.is_changed(&inner_of(place)) => {
+            (_, Some(sealed)) if sealed.has_next() && sealed.is_changed(&inner_of(place)) => {
                 Some(fail(libc::EBUSY))
             }
             (_, Some(_)) => Some(Ok(())),
@@ -434,7 +434,7 @@ impl FileSystem {
     /// begun.
     pub(crate) fn take_out_file(&self, sealed: &Sealed, path: &RelPath) -> Result<(), Errno> {
         let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        if !sealed.is_open() {
+        if !sealed.has_next() {
             self.keep_hidden(sealed, path);
         } else if let Some(stat) = self.stat_below(path) {
             let dir = self.open_directory(&above)?;

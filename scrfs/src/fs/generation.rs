@@ -44,7 +44,7 @@ impl FileSystem {
             Err(error) => return done(Err(error)),
         };
         match need {
-            Need::Open(id) => requests.open_generation(id, done),
+            Need::NextGeneration(id) => requests.open_generation(id, done),
             Need::Fetch(id, path) => requests.fetch(id, &path, caller, done),
             Need::Flat(name) => self.make_flat(&name, caller, done),
             Need::Gone(path) => {
@@ -79,14 +79,14 @@ impl FileSystem {
     /// first.
     pub(crate) fn need_open(world: &World, place: &Place) -> Result<(), Stop> {
         match world.sealed(place) {
-            Some(sealed) => Err(Stop::Need(Need::Open(sealed.id()))),
+            Some(sealed) => Err(Stop::Need(Need::NextGeneration(sealed.id()))),
             None => Ok(()),
         }
     }
 
     /// The node's word: the next generation of a dataset has begun, or names of it were removed.
     pub(crate) fn take_generation(&self, world: &World, sealed: &Sealed, generation: Generation) {
-        let (opens, begins) = (generation.open && !sealed.is_open(), generation.begins);
+        let (opens, begins) = (generation.open && !sealed.has_next(), generation.begins);
         sealed.take_up(generation);
         if !opens {
             return;

@@ -217,7 +217,7 @@ impl FileSystem {
         if matches!(from_place, Place::Entry(_))
             && let Some(sealed) = world.base(&from_place)
         {
-            if sealed.is_open() || !sealed.shows_marker() {
+            if sealed.has_next() || !sealed.shows_marker() {
                 // On EXDEV `mv` would copy all but the marker, which is not listed, and then remove
                 // what is protected.
                 self.note(format!(

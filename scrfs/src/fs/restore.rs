@@ -240,7 +240,7 @@ impl FileSystem {
             for (path, id) in found {
                 self.table.link_kept(&path, id);
             }
-            for path in sealed.removed().into_iter().filter(|_| !sealed.is_open()) {
+            for path in sealed.removed().into_iter().filter(|_| !sealed.has_next()) {
                 // Its file stays in the tree, and is no name of it any more.
                 if let Some((dir, name)) = top.concat(&path).ok().as_ref().and_then(RelPath::split_last)
                     && let Some(parent) = self.table.find(&dir)

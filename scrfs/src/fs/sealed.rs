@@ -121,7 +121,7 @@ impl Sealed {
     }
 
     /// Its next generation has begun.
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn has_next(&self) -> bool {
         self.view.read().open
     }
 

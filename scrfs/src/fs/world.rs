@@ -97,13 +97,13 @@ impl World {
 
     /// The sealed dataset that `place` names or is in, if it is seen as it was sealed.
     pub(crate) fn sealed(&self, place: &Place) -> Option<&Arc<Sealed>> {
-        self.base(place).filter(|sealed| !sealed.is_open())
+        self.base(place).filter(|sealed| !sealed.has_next())
     }
 
     /// The sealed dataset that `place` names or is in, if its next generation has begun: the tree's
     /// names come first.
     pub(crate) fn open(&self, place: &Place) -> Option<&Arc<Sealed>> {
-        self.base(place).filter(|sealed| sealed.is_open())
+        self.base(place).filter(|sealed| sealed.has_next())
     }
 
     /// The sealed dataset that `place` names or is in.

@@ -11,7 +11,7 @@ use scrfs::ids::Member;
 use scrfs::redundancy::sets::{at_risk, lay_out};
 
 use super::super::cluster::Cluster;
-use super::super::jobs::{Ended, Jobs, Share};
+use super::super::jobs::{Ended, Jobs, ShareEnd};
 use super::places::{MemberFiles, Restored};
 use crate::job::{About, Fresh, Job, JobOutput};
 
@@ -98,7 +98,7 @@ impl Reencoding {
     }
 
     /// A share ended; `None` when it is no share of these jobs.
-    pub(in crate::lead) fn job(&mut self, cluster: &Cluster, share: Share) -> Option<Reencoded> {
+    pub(in crate::lead) fn job(&mut self, cluster: &Cluster, share: ShareEnd) -> Option<Reencoded> {
         Some(match self.jobs.ended(cluster, share)? {
             Ended::Running | Ended::Failing(_) => Reencoded::Running,
             Ended::Failed(reason) => Reencoded::Failed(reason),

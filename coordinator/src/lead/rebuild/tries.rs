@@ -97,7 +97,7 @@ impl Trial {
         for node in [2, 0, 1, 3] {
             let other = || JobFailure::passing("ended by others");
             let result = Err(if node == 2 { failure.clone() } else { other() });
-            let share = Share { node: NodeRank(node), job: self.job, result };
+            let share = ShareEnd { node: NodeRank(node), job: self.job, result };
             outcome = self.rebuild.job(&mut self.cluster, share);
         }
         outcome.unwrap()
@@ -163,7 +163,7 @@ fn a_node_that_cannot_record_for_a_while_is_waited_for() {
         let result = Ok(JobOutput::Done);
         trial
             .rebuild
-            .job(&mut trial.cluster, Share { node: NodeRank(node), job: trial.job, result })
+            .job(&mut trial.cluster, ShareEnd { node: NodeRank(node), job: trial.job, result })
             .unwrap();
     }
     assert_eq!(trial.told(), ["commit 4"]);

@@ -56,14 +56,14 @@ impl Bench {
             "encoded" => {
                 for host in ["a", "b"] {
                     let result = Ok(JobOutput::Part(Box::new(part(host))));
-                    assert!(seals.job(cluster, Share { node: node(host), job: self.job, result }));
+                    assert!(seals.job(cluster, ShareEnd { node: node(host), job: self.job, result }));
                 }
             }
             // Of a job's share; whose base that speaks against.
             "spoilt" | "ended" => {
                 let bad = if what == "spoilt" { vec![0] } else { vec![] };
                 let result = Err(JobFailure { bad, ..JobFailure::passing(what) });
-                let share = Share { node: node(host), job: self.job, result };
+                let share = ShareEnd { node: node(host), job: self.job, result };
                 bad_base = seals.bad_base(&share).map(|base| format!("bad base {base}"));
                 seals.job(cluster, share);
             }
