@@ -37,7 +37,7 @@ impl Node {
             return Ok(false);
         }
         let files = self.tree.files(&dataset.name)?;
-        let (mut part, others) = self.survey(&dataset, files)?;
+        let (mut part, others) = self.part_over(&dataset, files)?;
         let index = dataset.life.catalog().ok_or("it is not complete")?;
         self.leave_out_logs(&dataset, index, &mut part.files)?;
         // What was removed was looked at above.
@@ -73,7 +73,7 @@ impl Node {
 
     /// What this node has of the next generation over `base`, whose `files` are in the tree, and
     /// its directories and links.
-    pub(super) fn survey(
+    pub(super) fn part_over(
         &self,
         base: &Dataset,
         files: Vec<FrozenFile>,

@@ -25,7 +25,7 @@
 //!   `removals`: what programs have removed; `scavenge`: saving when a job has ended without
 //!   coordinators.
 //! * `events`, `report`, `eyes`: what operators and programs see; `losses`: what has left the
-//!   caches; `shortage`: what a person can do where there is no room; `wishes`: what operators ask
+//!   caches; `remedies`: what a person can do where there is no room; `wishes`: what operators ask
 //!   of the lead.
 //! * `priority`: threads that somebody waits for go before those of programs.
 
@@ -57,6 +57,7 @@ mod members;
 mod priority;
 mod promise;
 mod quiet;
+mod remedies;
 mod removals;
 mod report;
 mod requests;
@@ -68,7 +69,6 @@ mod scavenge;
 mod scrub;
 mod seal;
 mod service;
-mod shortage;
 mod state;
 mod stores;
 mod transfers;

@@ -24,7 +24,7 @@ use crate::store::{Store, StoreError};
 
 use super::core::desk::Input;
 use super::node::Node;
-use super::shortage;
+use super::remedies;
 use crate::boundary::Completion;
 use crate::errno::Errno;
 
@@ -256,7 +256,7 @@ impl Node {
     fn tell_failure(&self, op: &DirOp, errno: i32) {
         let reason =
             Reason::with_errno(format!("{op}: done on other nodes, and not here: {}", Errno(errno)), errno);
-        let remedy = shortage::of_directories(&reason, &self.config.host);
+        let remedy = remedies::of_directories(&reason, &self.config.host);
         self.events.error(None, &format!("{reason}{remedy}"));
     }
 

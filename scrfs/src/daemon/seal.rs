@@ -31,7 +31,7 @@ use super::node::Node;
 use super::priority::seal_waited_for;
 use super::promise::Settling;
 use super::quiet::Bell;
-use super::shortage;
+use super::remedies;
 use super::state::{Dataset, Freezing, Origin, Part};
 use crate::boundary::Generation;
 use crate::record::catalog_file;
@@ -58,7 +58,7 @@ impl Node {
         }
         if let Err(reason) = self.begin_freeze(id, &name, base) {
             let (shown, remedy) =
-                (String::from_utf8_lossy(&name), shortage::of_cache(&reason, &self.config.host));
+                (String::from_utf8_lossy(&name), remedies::of_cache(&reason, &self.config.host));
             self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}{remedy}"));
             return self.state.lock().send(Event::Frozen { id, result: Err(reason) });
         }
@@ -144,7 +144,7 @@ impl Node {
                     self.tree.thaw(name);
                 }
                 self.drop_copies(id);
-                let remedy = shortage::of_cache(reason, &self.config.host);
+                let remedy = remedies::of_cache(reason, &self.config.host);
                 self.events.error(Some(id), &format!("{shown}: cannot be frozen: {reason}{remedy}"));
             }
         }
@@ -189,7 +189,7 @@ impl Node {
         }
         let base = base.map(|base| self.dataset(base)).transpose()?;
         let told = match &base {
-            Some(base) => self.survey(base, frozen)?.0,
+            Some(base) => self.part_over(base, frozen)?.0,
             None => FrozenPart { files: frozen, ..FrozenPart::default() },
         };
         let told = FrozenPart { begun_us: self.begun_at(name), ..told };
@@ -292,7 +292,7 @@ impl Node {
         let name = self.take_seal_back(id, settling).or(begun);
         match name.as_deref().map(String::from_utf8_lossy) {
             Some(shown) => {
-                let remedy = shortage::of_cache(reason, "the node that is named");
+                let remedy = remedies::of_cache(reason, "the node that is named");
                 self.events.error(Some(id), &format!("{shown}: not sealed: {reason}{remedy}"));
             }
             None => self.events.info(Some(id), &format!("no seal of it is under way here: {reason}")),
@@ -357,7 +357,7 @@ impl Node {
                 self.events.info(Some(id), "COMPLETE is recorded");
             }
             Err(reason) => {
-                let remedy = shortage::of_control(reason, &self.config.host);
+                let remedy = remedies::of_control(reason, &self.config.host);
                 let text = format!(
                     "COMPLETE cannot be recorded: {reason}{remedy}; this is tried again, and its marker waits for it no longer than SCRFS_SEAL_TIMEOUT"
                 );

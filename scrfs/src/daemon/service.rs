@@ -14,7 +14,7 @@ use crate::transfer::user::Identity;
 use super::bound::bound_of;
 use super::core::desk::Input;
 use super::node::Node;
-use super::shortage;
+use super::remedies;
 use super::state::Attached;
 
 /// There while records of what programs do with files are taken.
@@ -52,7 +52,7 @@ impl Service for Node {
         let left = self.left_prefix(&greeting.settings);
         if let Err(error) = disk.change(&self.state, |table| table.begin_epoch(epoch, left.is_some())) {
             let reason = Reason::from(error);
-            let remedy = shortage::of_control(&reason, &self.config.host);
+            let remedy = remedies::of_control(&reason, &self.config.host);
             return refuse(format!("epoch {epoch} cannot be recorded: {reason}{remedy}"));
         }
         if let Err(error) = disk.record_settings(&greeting.settings) {
