@@ -158,14 +158,17 @@ impl Fetches {
         later.append(&mut self.queue);
         self.queue = later;
         self.wanted.extend(self.restores.due(cluster));
-        self.restores.refill(cluster, &round_touches);
+        self.restores.refill(cluster, &round_touches, |id, member| self.mends.works_on(id, member));
         let touched = |cluster: &Cluster, id: DatasetId| {
             cluster.datasets.any(id).is_some_and(|known| round_touches(&known.catalog.name))
         };
         let ready: Vec<_> = self.wanted.iter().copied().filter(|(id, _)| !touched(cluster, *id)).collect();
         for (id, member) in ready {
-            // One after the other: what is rebuilt now may be what the next one is rebuilt from.
-            if self.mends.rebuilds_other(id, member) {
+            // One after the other: what is rebuilt now may be what the next one is rebuilt from, and
+            // an absent member is made by one of both, the set or the prefix.
+            let is_made =
+                self.mends.rebuilds_other(id, member) || self.restores.refills_set_of(cluster, id, member);
+            if is_made {
                 continue;
             }
             self.wanted.remove(&(id, member));
@@ -471,6 +474,8 @@ fn copies(catalog: &Catalog, path: &RelPath) -> Vec<(FileCopy, String)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use scrfs::dataset::{Entry, Layout, MemberPlace, Protection, Scheme, Stamp};
 
     use super::*;
@@ -514,6 +519,9 @@ mod tests {
             Output::Start(id, Job::Rebuild { lost, .. }) => Some(format!("rebuild {lost:?} {}", id.0)),
             Output::Command(_, Command::Fetched { errno, .. }) => Some(format!("fetched {errno}")),
             Output::Command(_, Command::MarkFailed { .. }) => Some("failed".to_owned()),
+            Output::Command(_, Command::FetchMember { member, .. }) => {
+                Some(format!("member {member} from the prefix"))
+            }
             _ => None,
         };
         cluster.take_outputs().into_iter().filter_map(of).collect()
@@ -552,6 +560,29 @@ mod tests {
             ended(&mut cluster, &mut fetches, job, moved());
         }
         assert_eq!(told(&mut cluster), ["fetched 5"], "and the dataset has not failed");
+    }
+
+    /// Its set has wrong bytes, so an absent member comes from the prefix; meanwhile another member of
+    /// the set turns out to be bad.
+    #[test]
+    fn a_member_is_made_by_the_prefix_or_by_its_set_but_not_by_both_at_once() {
+        let (mut cluster, mut fetches) = fetch(&[0]);
+        let catalog = Arc::clone(&cluster.datasets.any(ID).unwrap().catalog);
+        cluster.datasets.insert(catalog, true);
+        cluster.lacks(ID, [Member(0)].into());
+        assert_eq!(told(&mut cluster), ["rebuild [0] 1"]);
+        let bad = JobFailure { bad: vec![1], ..JobFailure::passing("CRC") };
+        ended(&mut cluster, &mut fetches, 1, Err(bad));
+        cluster.now += 60_000_000;
+        fetches.mend(ID, Member(1));
+        fetches.begin(&mut cluster, |_| false, |_| false);
+        assert_eq!(told(&mut cluster), ["member 0 from the prefix"]);
+        fetches.begin(&mut cluster, |_| false, |_| false);
+        assert!(told(&mut cluster).is_empty() && fetches.wanted.contains(&(ID, Member(1))), "the mend waits");
+        let failed = FetchFailure { reason: "EIO".to_owned(), corrupt: false, full: None };
+        fetches.fetched_member(&mut cluster, NodeRank(0), ID, Err(failed));
+        fetches.begin(&mut cluster, |_| false, |_| false);
+        assert!(!fetches.wanted.contains(&(ID, Member(1))), "and is tried after that");
     }
 
     /// The same of what the other members give to the rebuild of a bad one.

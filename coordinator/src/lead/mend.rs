@@ -302,6 +302,12 @@ impl Mends {
         self.running.keys().any(|(running, _)| *running == id)
     }
 
+    /// A rebuild of this member's set runs.
+    pub(super) fn works_on(&self, id: DatasetId, member: Member) -> bool {
+        let running = self.running.iter().filter(|((running, _), _)| *running == id);
+        running.flat_map(|(_, running)| &running.set).any(|of_set| of_set.member == member)
+    }
+
     /// A rebuild of another member of its set runs.
     pub(super) fn rebuilds_other(&self, id: DatasetId, member: Member) -> bool {
         let running = self.running.iter().filter(|((running, other), _)| *running == id && *other != member);

@@ -84,6 +84,11 @@ impl Refill {
         Some(Self { id, name, members, step: Step::Fetching(asks), failure: None })
     }
 
+    /// Members of this set are fetched, or encoded after that.
+    pub(super) fn works_on(&self, set: &[Member]) -> bool {
+        self.members.iter().any(|member| set.contains(member))
+    }
+
     /// A directory operation in this dataset has to wait.
     pub(super) fn holds(&self, name: &[u8]) -> bool {
         self.name == name && matches!(self.step, Step::Encoding(_))

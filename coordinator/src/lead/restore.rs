@@ -88,8 +88,14 @@ impl Restores {
     }
 
     /// Begins to bring from the prefix what no set gives back, and encodes what has come.
-    /// `touches`: the directory round that runs has an operation in that dataset.
-    pub(super) fn refill(&mut self, cluster: &mut Cluster, touches: impl Fn(&[u8]) -> bool) {
+    /// `touches`: the directory round that runs has an operation in that dataset. `is_rebuilt`: the
+    /// set of that member is being rebuilt, which makes files of absent members too.
+    pub(super) fn refill(
+        &mut self,
+        cluster: &mut Cluster,
+        touches: impl Fn(&[u8]) -> bool,
+        is_rebuilt: impl Fn(DatasetId, Member) -> bool,
+    ) {
         // A program has removed it.
         self.refill.take_if(|refill| cluster.datasets.any(refill.id).is_none());
         if let Some(refill) = &mut self.refill {
@@ -99,7 +105,7 @@ impl Restores {
         let (id, name) = (known.catalog.id, String::from_utf8_lossy(&known.catalog.name).into_owned());
         let fetched = members.into_iter().filter(|(_, way)| *way == Way::Prefix);
         let members: Vec<Member> = fetched.map(|(member, _)| member).collect();
-        if members.is_empty() {
+        if members.is_empty() || members.iter().any(|member| is_rebuilt(id, *member)) {
             return;
         }
         self.refill = Refill::begin(cluster, id, members.clone());
@@ -118,6 +124,14 @@ impl Restores {
     /// Members of it are being brought from the prefix.
     pub(super) fn refills(&self, id: DatasetId) -> bool {
         self.refill.as_ref().is_some_and(|refill| refill.id == id)
+    }
+
+    /// Members of this member's set are being brought from the prefix.
+    pub(super) fn refills_set_of(&self, cluster: &Cluster, id: DatasetId, member: Member) -> bool {
+        let Some(refill) = self.refill.as_ref().filter(|refill| refill.id == id) else { return false };
+        let known = cluster.datasets.any(id);
+        let mut sets = known.iter().flat_map(|known| &known.catalog.layout.sets);
+        sets.any(|set| set.contains(&member) && refill.works_on(set))
     }
 
     /// A directory operation in this dataset has to wait.
@@ -302,12 +316,12 @@ mod tests {
         restores.failed(&mut cluster, DatasetId(1), Member(0), true);
         cluster.now += 60_000 * MS;
         assert_eq!(due(&restores, &cluster), []);
-        restores.refill(&mut cluster, |_| false);
+        restores.refill(&mut cluster, |_| false, |_, _| false);
         assert_eq!(asked(&mut cluster), ["a fetches 0"]);
         let bad = FetchFailure { reason: "CRC".to_owned(), corrupt: true, full: None };
         assert!(restores.fetched(&mut cluster, NodeRank(0), DatasetId(1), Err(bad)));
         cluster.now += 60_000 * MS;
-        restores.refill(&mut cluster, |_| false);
+        restores.refill(&mut cluster, |_| false, |_, _| false);
         assert_eq!(asked(&mut cluster), [""; 0], "nobody has it");
         assert!(!restores.goes_on(&cluster, cluster.datasets.get(DatasetId(1)).unwrap()));
     }
@@ -336,22 +350,22 @@ mod tests {
         let (mut cluster, mut restores) = (cluster(Scheme::Xor, &[(1, &[0, 1, 3])]), Restores::default());
         assert_eq!(asked(&mut cluster), ["3 absent"]);
         assert_eq!(due(&restores, &cluster), [(1, 3)], "its set gives it back");
-        restores.refill(&mut cluster, |_| false);
+        restores.refill(&mut cluster, |_| false, |_, _| false);
         assert_eq!(asked(&mut cluster), ["a fetches 0", "b fetches 1"]);
         let busy = FetchFailure { reason: "EIO".to_owned(), corrupt: false, full: None };
         assert!(!restores.fetched(&mut cluster, NodeRank(0), DatasetId(1), Err(busy)), "all are awaited");
         assert!(restores.fetched(&mut cluster, NodeRank(1), DatasetId(1), Ok(())));
-        restores.refill(&mut cluster, |_| false);
+        restores.refill(&mut cluster, |_| false, |_, _| false);
         assert_eq!(asked(&mut cluster), [""; 0], "not at once");
         cluster.now += 60_000 * MS;
-        restores.refill(&mut cluster, |_| false);
+        restores.refill(&mut cluster, |_| false, |_, _| false);
         assert_eq!(asked(&mut cluster), ["a fetches 0", "b fetches 1"]);
         for node in [0, 1] {
             assert!(!restores.fetched(&mut cluster, NodeRank(node), DatasetId(1), Ok(())));
         }
-        restores.refill(&mut cluster, |name| name == b"ck.1");
+        restores.refill(&mut cluster, |name| name == b"ck.1", |_, _| false);
         assert_eq!(asked(&mut cluster), [""; 0], "a directory operation in it is under way");
-        restores.refill(&mut cluster, |_| false);
+        restores.refill(&mut cluster, |_| false, |_, _| false);
         assert_eq!(asked(&mut cluster), ["encode 0 1"]);
         assert!(restores.holds(b"ck.1") && !restores.holds(b"ck.2") && restores.refills(DatasetId(1)));
         for (node, ends) in [(0, false), (1, true)] {
@@ -373,12 +387,12 @@ mod tests {
             (JobId(2), &["a fetches 0", "b fetches 1"], Ok(JobOutput::Done), "0 absent"),
         ];
         for (job, fetches, result, then) in tries {
-            restores.refill(&mut cluster, |_| false);
+            restores.refill(&mut cluster, |_| false, |_, _| false);
             assert_eq!(asked(&mut cluster), fetches);
             for (node, _) in (0..).zip(fetches) {
                 assert!(!restores.fetched(&mut cluster, NodeRank(node), DatasetId(1), Ok(())));
             }
-            restores.refill(&mut cluster, |_| false);
+            restores.refill(&mut cluster, |_| false, |_, _| false);
             assert_eq!(asked(&mut cluster), ["encode 0 1"]);
             for (node, result) in [(0, Ok(JobOutput::Done)), (1, result)] {
                 assert!(
@@ -392,9 +406,9 @@ mod tests {
     #[test]
     fn a_dataset_that_a_program_removes_is_refilled_no_more() {
         let (mut cluster, mut restores) = (cluster(Scheme::Single, &[(1, &[0])]), Restores::default());
-        restores.refill(&mut cluster, |_| false);
+        restores.refill(&mut cluster, |_| false, |_, _| false);
         cluster.datasets.remove(DatasetId(1));
-        restores.refill(&mut cluster, |_| false);
+        restores.refill(&mut cluster, |_| false, |_, _| false);
         assert!(!restores.refills(DatasetId(1)));
         assert!(!restores.fetched(&mut cluster, NodeRank(0), DatasetId(1), Ok(())), "nobody awaits it");
     }

@@ -89,7 +89,9 @@ mod tests {
         std::fs::remove_file(dir.path().join("moved")).unwrap();
         assert!(lost.why_not(&stat(&good)).is_none() && lost.0.lock().files.is_empty());
         let many: Vec<File> = (0..=FILES_MAX).map(|n| make(&n.to_string())).collect();
-        many.iter().for_each(|file| lost.add(file));
+        for file in &many {
+            lost.add(file);
+        }
         assert!(lost.why_not(&stat(&good)).unwrap().contains("broken"));
     }
 }
