@@ -182,6 +182,7 @@ impl Daemon {
             self.removed.remove(&catalog.name);
         }
         dataset.frozen = None;
+        dataset.fetched.clear();
         for (id, former) in &mut self.datasets {
             if former.name == catalog.name && (former.epoch, *id) < (catalog.epoch, catalog.id) {
                 former.listed = false;
@@ -223,7 +224,12 @@ impl Daemon {
             data.files.insert(entry.path.clone(), content);
         }
         let files = listing(&data.files);
-        self.datasets.get_mut(&id).expect("just made").frozen = Some((member, data));
+        let dataset = self.datasets.get_mut(&id).expect("just made");
+        if dataset.listed {
+            dataset.fetched.insert(member, data);
+        } else {
+            dataset.frozen = Some((member, data));
+        }
         Ok(files)
     }
 

@@ -44,6 +44,9 @@ pub(crate) struct Dataset {
     pub(crate) state: HeldState,
     /// Of Frozen: who this node is, and its files.
     pub(crate) frozen: Option<(Member, MemberData)>,
+    /// Of one that is listed: members that were fetched, and that no share of an encoding has
+    /// finished yet. A node may be the place of several.
+    pub(crate) fetched: BTreeMap<Member, MemberData>,
     pub(crate) members: BTreeMap<Member, MemberData>,
     pub(crate) catalog: Option<Catalog>,
     pub(crate) flushed: bool,
@@ -63,6 +66,7 @@ impl Dataset {
             name,
             state,
             frozen: None,
+            fetched: BTreeMap::new(),
             members: BTreeMap::new(),
             catalog: None,
             flushed: false,

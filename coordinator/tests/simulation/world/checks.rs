@@ -90,6 +90,11 @@ impl World {
                 // A lazy restart finds that out later.
                 self.rotten.insert(key);
             }
+            // A lazy restart presents it unread: what is bad for good is not flushed either.
+            let catalog = dataset.catalog.as_ref().expect("presented");
+            if self.is_lost(catalog) {
+                self.decayed.insert(key);
+            }
             // Nobody has read yet what a lazy restart fetches.
             let absent = self.absent(*id);
             if absent.is_empty()

@@ -72,13 +72,7 @@ impl World {
         let known = self.nodes.iter().find_map(|node| node.datasets.get(&id));
         let Some(key) = known.map(|dataset| (dataset.epoch, id)) else { return };
         let Some(catalog) = observer::catalog(&self.nodes, key) else { return };
-        let (whole, readable) = observer::in_places(&self.nodes, catalog);
-        let lost = catalog.entries.iter().any(|entry| match &entry.kind {
-            EntryKind::File(copy) => {
-                !readable.contains(&copy.member) && !observer::rebuildable(catalog, &whole, copy.member)
-            }
-            _ => false,
-        });
+        let lost = self.is_lost(catalog);
         let known = observer::failed(&self.nodes, key);
         assert!(lost || known, "{key:?} is called failed, and every file of it has a source in the caches");
         assert!(!self.is_in_prefix(key) || known, "{key:?} is called failed, and is on the PFS");
@@ -87,6 +81,18 @@ impl World {
         if self.promised.remove(&key).is_some() {
             self.forget_older();
         }
+    }
+
+    /// Some file of it is not as it was sealed where the catalog says, and its set does not give it
+    /// back.
+    pub(super) fn is_lost(&self, catalog: &Catalog) -> bool {
+        let (whole, readable) = observer::in_places(&self.nodes, catalog);
+        catalog.entries.iter().any(|entry| match &entry.kind {
+            EntryKind::File(copy) => {
+                !readable.contains(&copy.member) && !observer::rebuildable(catalog, &whole, copy.member)
+            }
+            _ => false,
+        })
     }
 
     /// It is on the PFS whole, and everybody knows it.

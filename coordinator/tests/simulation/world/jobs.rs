@@ -77,25 +77,26 @@ impl World {
         self.nodes[node].datasets.get(&id).is_some_and(|dataset| dataset.listed)
     }
 
-    /// A share of the encoding of a set whose members have come from the prefix.
+    /// A share of the encoding of a set whose members have come from the prefix. All shares need all
+    /// of the set, so where one member is bad none of them makes redundancy data.
     fn encode_listed(&mut self, share: &Share, id: DatasetId, set: &[SetMember]) -> JobResult {
-        let mut output = JobOutput::Done;
         for (at, SetMember { member, node, .. }) in (0..).zip(set) {
             let here = node.0 as usize == share.node;
             let dataset = self.nodes[node.0 as usize].datasets.get_mut(&id);
             let Some(dataset) = dataset else { return passing("it was removed") };
             let is_fetched = is_to_come(dataset, *member, here);
-            match dataset.members.get_mut(member) {
+            match dataset.members.get(member) {
                 Some(data) if data.bad && !is_fetched => return not_as_sealed(here.then_some(at)),
-                Some(data) if here => {
-                    data.encodings.insert(0);
-                    let (member, entries) = (*member, Vec::new());
-                    output = JobOutput::Part(Box::new(MemberPart { member, entries, taken: 0 }));
-                }
-                Some(_) => {}
-                None if is_fetched => {}
-                None => return passing("a peer is gone"),
+                None if !is_fetched => return passing("a peer is gone"),
+                Some(_) | None => {}
             }
+        }
+        let mut output = JobOutput::Done;
+        let here = set.iter().filter(|member| member.node.0 as usize == share.node);
+        for &SetMember { member, .. } in here {
+            let dataset = self.nodes[share.node].datasets.get_mut(&id).expect("it was looked at");
+            dataset.members.get_mut(&member).expect("it is there").encodings.insert(0);
+            output = JobOutput::Part(Box::new(MemberPart { member, entries: Vec::new(), taken: 0 }));
         }
         Ok(output)
     }
@@ -213,10 +214,10 @@ impl World {
 
 /// What was fetched of a member is it from its own share on. True while that has not begun.
 fn is_to_come(dataset: &mut Dataset, member: Member, here: bool) -> bool {
-    if let Some((_, data)) = dataset.frozen.take_if(|(of, _)| here && *of == member) {
+    if here && let Some(data) = dataset.fetched.remove(&member) {
         dataset.members.insert(member, data);
     }
-    dataset.frozen.as_ref().is_some_and(|(of, _)| *of == member)
+    dataset.fetched.contains_key(&member)
 }
 
 /// A share has read bad bytes, its own ones where a position is given.
