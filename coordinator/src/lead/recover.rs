@@ -197,12 +197,9 @@ impl Recover {
         let stored = candidate.stored.clone().filter(allowed)?;
         // Others under the same id make room too, older and newer ones: nodes were cut off when ids
         // were given.
-        let (same_id, others) = std::mem::take(&mut self.candidates)
-            .into_iter()
-            .partition::<VecDeque<Candidate>, _>(|other| other.id == candidate.id);
-        self.candidates = others;
         let newer = self.aside.iter().filter(|(id, _)| *id == candidate.id).map(|(_, held)| held);
-        let older = same_id.iter().filter_map(|other| other.held.as_ref());
+        let same_id = self.candidates.iter().filter(|other| other.id == candidate.id);
+        let older = same_id.filter_map(|other| other.held.as_ref());
         let held: Vec<Held> = candidate.held.iter().chain(newer).chain(older).cloned().collect();
         let refetch = Refetch::begin(cluster, stored, &held);
         Some(Step::FromPrefix(candidate.clone(), Box::new(refetch)))
@@ -316,8 +313,22 @@ impl Recover {
         });
     }
 
+    /// Older datasets under the id of one that is fetched are no candidates once they make room for
+    /// it. Before that the fetch may fail, and leave them where they are.
+    fn forget_evicted(&mut self) {
+        let Step::FromPrefix(fetched, refetch) = &self.step else { return };
+        if !refetch.evicts() {
+            return;
+        }
+        for other in self.candidates.iter_mut().filter(|other| other.id == fetched.id) {
+            other.held = None;
+        }
+        self.candidates.retain(|other| other.held.is_some() || other.stored.is_some());
+    }
+
     /// Takes what a candidate's machine said; false when it did not await that.
     fn outcome(&mut self, cluster: &mut Cluster, outcome: Option<Recovered>) -> bool {
+        self.forget_evicted();
         match outcome {
             None => return false,
             Some(Recovered::Running) => {}
@@ -557,9 +568,14 @@ fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
 
 #[cfg(test)]
 mod tests {
+    use scrfs::control::{FetchFailure, HeldState};
+    use scrfs::dataset::MemberPlace;
+
     use super::candidate::tests::{held, stored};
     use super::*;
     use crate::lead::Output;
+    use crate::lead::flush::tests::catalog;
+    use crate::lead::held::Holding;
     use crate::settings::tests::settings;
 
     #[test]
@@ -578,5 +594,47 @@ mod tests {
             (held.len(), stored.len(), drops.count())
         };
         assert_eq!([left(0), left(4), left(u64::MAX)], [(2, 2, 0), (1, 1, 1), (0, 0, 2)]);
+    }
+
+    /// Ids were given twice: a node has an older dataset under the id of one that the prefix has.
+    #[test]
+    fn what_has_the_id_of_one_that_is_fetched_stays_a_candidate_until_it_makes_room() {
+        let holding = Holding {
+            revision: 0,
+            state: HeldState::Complete,
+            members: [0].into(),
+            encoded: BTreeSet::new(),
+            paths: Vec::new(),
+            flushed: false,
+            listed: false,
+            failed: false,
+        };
+        let older = Held { nodes: [(NodeRank(0), holding)].into(), ..held(1) };
+        let place = MemberPlace { host: "a".to_owned(), files: 0, bytes: 0, taken: None };
+        let mut readable = Catalog { epoch: Epoch(2), ..catalog(5) };
+        readable.layout.members.push(place);
+        let bad = || FetchFailure { reason: "CRC".to_owned(), corrupt: true, full: None };
+        // Whether the older one is read in the end, and whether it was evicted.
+        let tried = |records: Result<Catalog, &str>| {
+            let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings(), 0);
+            let newer = stored(2, 5);
+            let contents = Contents { datasets: vec![newer.clone()], ..Contents::default() };
+            let mut recover =
+                Recover::begin(&mut cluster, [(DatasetId(5), older.clone())].into(), Some(contents));
+            recover.stored(&mut cluster, &newer, records);
+            let id = DatasetId(5);
+            for event in
+                [Event::Evicted(id), Event::FetchedMember { id, result: Err(bad()) }, Event::Dropped(id)]
+            {
+                recover.event(&mut cluster, NodeRank(0), event);
+            }
+            let outputs = cluster.take_outputs();
+            let is_told = |wanted: &Command| {
+                outputs.iter().any(|output| matches!(output, Output::Command(_, told) if told == wanted))
+            };
+            [Command::ReadCatalog(id), Command::Evict(id)].map(|command| is_told(&command))
+        };
+        assert_eq!(tried(Err("it hangs")), [true, false]);
+        assert_eq!(tried(Ok(readable)), [false, true]);
     }
 }

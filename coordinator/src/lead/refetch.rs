@@ -120,6 +120,11 @@ impl Refetch {
         matches!(self.step, Step::Reading(_)).then(|| Recovered::Failed(reason.into()))
     }
 
+    /// What caches have under its id goes, or has gone.
+    pub(super) fn evicts(&self) -> bool {
+        !self.holders.is_empty() && !matches!(self.step, Step::Reading(_))
+    }
+
     /// This is the dataset that is fetched.
     pub(super) fn is_of(&self, stored: &StoredDataset) -> bool {
         (self.stored.epoch, self.stored.id) == (stored.epoch, stored.id)
