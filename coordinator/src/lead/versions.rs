@@ -127,12 +127,22 @@ impl Versions {
         newest.into_values().collect()
     }
 
+    /// Something was made since that restart: a version, or one of the `sealed` datasets.
+    fn is_made_since(&self, base: LooseBase, mut sealed: impl Iterator<Item = Age>) -> bool {
+        self.by_stamp.keys().any(|stamp| stamp.epoch >= base.epoch)
+            || sealed.any(|age| age.epoch >= base.epoch)
+    }
+
     /// A restart presents a dataset: what it is presented with is what stands from now on.
-    pub(super) fn present(&mut self, base: LooseBase) {
+    /// `sealed`: the datasets that are known.
+    pub(super) fn present(&mut self, base: LooseBase, sealed: impl Iterator<Item = Age>) {
         let shown: BTreeMap<Vec<u8>, LooseStamp> =
             self.shown(base.shown).into_iter().map(|v| (v.entry.name.clone(), v.stamp)).collect();
         let comes_back = self.base.is_some_and(|old| base.shown.epoch < old.epoch && base.shown > old.shown);
-        let lost = self.iter().filter(|version| self.is_lost(version) && !comes_back);
+        // Where nothing was made since the last restart, what that one gave up and what this one
+        // gives up are one branch, which may come back as well.
+        let is_same = self.base.is_some_and(|old| !self.is_made_since(old, sealed.chain([base.shown])));
+        let lost = self.iter().filter(|version| self.is_lost(version) && !comes_back && !is_same);
         let lost: BTreeSet<LooseStamp> = lost.map(|version| version.stamp).collect();
         self.base = Some(base);
         let newer = |v: &LooseVersion| shown.get(&v.entry.name).is_none_or(|shown| v.stamp > *shown);
@@ -477,7 +487,7 @@ mod tests {
         add(&mut versions, stamp(1, 1), "latest", LooseOwner::Sealed(age(1)), Some("ck.1"));
         add(&mut versions, stamp(1, 2), "latest", LooseOwner::Sealed(age(2)), Some("ck.2"));
         add(&mut versions, stamp(1, 3), "latest", begun("ck.3", 9), Some("ck.3"));
-        versions.present(LooseBase { epoch: Epoch(2), shown: age(1) });
+        versions.present(LooseBase { epoch: Epoch(2), shown: age(1) }, [age(1), age(2)].into_iter());
         assert_eq!(says(&versions, 1), ["ck.1"]);
         assert_eq!(says(&versions, 2), ["ck.2"], "it came back");
         assert_eq!(versions.prune(&[age(1)], true), [stamp(1, 3)]);
@@ -485,7 +495,7 @@ mod tests {
         versions.iter().for_each(|version| later.insert(version.clone()));
         let other = Age { epoch: Epoch(3), id: DatasetId(4) };
         add(&mut later, stamp(3, 1), "latest", LooseOwner::Sealed(other), Some("ck.4"));
-        later.present(LooseBase { epoch: Epoch(4), shown: other });
+        later.present(LooseBase { epoch: Epoch(4), shown: other }, [other].into_iter());
         assert!(later.get(stamp(1, 2)).is_none(), "it was given up for good");
         add(&mut versions, stamp(2, 1), "other", LooseOwner::Sealed(age(1)), Some("new"));
         let new = Age { epoch: Epoch(2), id: DatasetId(3) };
@@ -493,5 +503,22 @@ mod tests {
         assert!(versions.shown(new).iter().all(|version| version.stamp != stamp(1, 2)));
         assert_eq!(says(&versions, 2), ["ck.2"]);
         assert_eq!(versions.prune(&[new], false), [stamp(1, 2)]);
+    }
+
+    /// Coordinators may be started again and again until the node is there that has what the newest
+    /// dataset lacks.
+    #[test]
+    fn a_branch_that_restarts_give_up_one_after_the_other_may_come_back() {
+        let other = Age { epoch: Epoch(2), id: DatasetId(4) };
+        for (sealed, stays) in [(vec![age(1)], true), (vec![age(1), other], false)] {
+            let mut versions = Versions::default();
+            add(&mut versions, stamp(1, 1), "latest", LooseOwner::Sealed(Age::default()), Some("none"));
+            add(&mut versions, stamp(1, 2), "latest", LooseOwner::Sealed(age(1)), Some("ck.1"));
+            for epoch in [2, 3] {
+                let base = LooseBase { epoch: Epoch(epoch), shown: Age::default() };
+                versions.present(base, sealed.iter().copied());
+            }
+            assert_eq!(says(&versions, 1) == ["ck.1"], stays, "{versions:?}");
+        }
     }
 }

@@ -205,7 +205,8 @@ impl Loose {
                 }
                 None => {}
             }
-            self.versions.present(LooseBase { epoch: cluster.epoch, shown });
+            let base = LooseBase { epoch: cluster.epoch, shown };
+            self.versions.present(base, self.sealed.keys().copied());
             self.newest = shown;
             let chosen = chosen.iter().map(|one| age_of(&one.catalog));
             let ages: Vec<Age> = chosen.chain(self.held.iter().copied()).collect();
