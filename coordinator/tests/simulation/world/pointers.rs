@@ -51,6 +51,9 @@ pub(super) struct Oracle {
     began: BTreeMap<Key, u64>,
     /// Of these some node recorded COMPLETE.
     complete: BTreeSet<Key>,
+    /// Changes of which all copies have gone bad: what they had overruled may be gone with them,
+    /// also when a program asks for them again, which may be in a later dataset.
+    gone_bad: BTreeSet<RequestId>,
     /// Restarts, by their epochs, and what they presented.
     restarts: Vec<(u64, Option<Key>)>,
     /// Restarts that found some.
@@ -178,8 +181,17 @@ impl World {
         }
     }
 
+    /// Notes changes of which the last copy has gone bad.
+    fn note_gone_bad(&mut self) {
+        let bad = self.nodes.iter().flat_map(|node| &node.pointers.bad);
+        let is_there = |request: &RequestId| self.nodes.iter().any(|n| n.pointers.had.contains(request));
+        let gone: Vec<RequestId> = bad.copied().filter(|request| !is_there(request)).collect();
+        self.pointers.gone_bad.extend(gone);
+    }
+
     pub(super) fn check_pointer_answers(&mut self) {
         self.undo_pointers();
+        self.note_gone_bad();
         self.free_pointers();
         if self.nodes.iter().any(|node| !node.pointers.waiting.is_empty()) {
             let newest = self.newest_begun();
@@ -275,11 +287,7 @@ impl World {
             } else {
                 assert_eq!(says, None, "nobody wrote that, or it was given up");
             }
-            let had = |request: &RequestId| self.nodes.iter().any(|node| node.pointers.had.contains(request));
-            // All copies went bad: what it had overruled may be gone with it.
-            let bad = |request: &RequestId| {
-                !had(request) && self.nodes.iter().any(|node| node.pointers.bad.contains(request))
-            };
+            let bad = |request: &RequestId| self.pointers.gone_bad.contains(request);
             let overruled = |old: &Pointer| {
                 of_name().any(|(request, p)| bad(request) && p.answered.is_none_or(|end| end > old.asked))
             };
