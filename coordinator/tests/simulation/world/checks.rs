@@ -11,7 +11,7 @@ use scrfs::prefix::PfsTask;
 
 use super::{World, room};
 use crate::daemon::{Answered, Daemon, Dataset, EEXIST, crc_of, rename, size_of, top_of};
-use crate::observer;
+use crate::observer::{self, Key};
 use crate::prefix::TRIES;
 
 impl World {
@@ -37,7 +37,11 @@ impl World {
         assert!(!self.ready, "ready once");
         self.ready = true;
         self.programs = true;
+        let held: Vec<Key> = self.nodes[0].datasets.iter().map(|(id, held)| (held.epoch, *id)).collect();
         if self.start == Start::Attach {
+            for key in held {
+                self.note_bared(key);
+            }
             // An eviction that was decided and never reached a node did not happen.
             // What all have recorded is promised from now on, its predecessor may go.
             let everywhere = |id: &DatasetId| {
@@ -63,6 +67,11 @@ impl World {
                 self.oracle.extend(node.directories.iter().filter(|dir| listed(top_of(dir))).cloned());
             }
             return;
+        }
+        // The restart has encoded anew what it could: only what is so now counts.
+        self.bared.clear();
+        for key in held {
+            self.note_bared(key);
         }
         self.promised.clear();
         self.removing.clear();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use scrfs::control::{Command, Event, HeldState, SealedFile};
 use scrfs::dataset::{Catalog, EntryKind};
-use scrfs::ids::DatasetId;
+use scrfs::ids::{DatasetId, Member};
 
 use super::World;
 use crate::observer::{self, Key};
@@ -34,6 +34,7 @@ impl World {
         {
             up.push_back(Event::ScrubWanted(key.1));
         }
+        self.note_bared(key);
         if !self.can_give(key) {
             self.rotten.insert(key);
             self.promised.remove(&key);
@@ -62,7 +63,10 @@ impl World {
         let all: BTreeSet<Key> = self.promised.keys().chain(&self.rotten).copied().collect();
         let kept: Vec<Key> = all.into_iter().rev().filter(counted).collect();
         let guarded = self.guarded(|key| self.is_everywhere(key));
-        let places = self.settings.cache_size as usize - usize::from(guarded.is_some());
+        // The lead may count one as the guard that protects nothing.
+        let is_held = |key: &Key| self.bared.contains(key) && self.is_everywhere(*key);
+        let may_guard = self.settings.cache_size > 1 && self.promised.keys().chain(&self.rotten).any(is_held);
+        let places = self.settings.cache_size as usize - usize::from(guarded.is_some() || may_guard);
         let kept: Vec<Key> = kept.into_iter().take(places).chain(guarded).collect();
         self.promised.retain(|key, _| kept.contains(key) && observer::in_caches(&self.nodes, *key));
     }
@@ -93,6 +97,19 @@ impl World {
             }
             _ => false,
         })
+    }
+
+    /// Notes whether a dataset lacks something that its sets do not give back.
+    pub(super) fn note_bared(&mut self, key: Key) {
+        let Some(catalog) = observer::catalog(&self.nodes, key) else { return };
+        let (whole, _) = observer::in_places(&self.nodes, catalog);
+        let layout = &catalog.layout;
+        let mut members = (0..).map(Member).zip(&layout.members).filter(|(member, place)| {
+            (place.files > 0 || layout.has_redundancy_file(*member)) && !whole.contains(member)
+        });
+        if members.any(|(member, _)| !observer::rebuildable(catalog, &whole, member)) {
+            self.bared.insert(key);
+        }
     }
 
     /// It is on the PFS whole, and everybody knows it.

@@ -168,7 +168,9 @@ impl World {
         // One that has rotted, was replaced, or was removed stayed in its place until then.
         let all: BTreeSet<Key> = self.promised.keys().chain(&self.rotten).copied().collect();
         let found = all.into_iter().rev().find(is_protected)?;
-        self.promised.get(&found).filter(|name| stays(&found, name)).map(|_| found)
+        // As long as nobody has read that it protects nothing, none behind it is kept in its place.
+        let name = self.promised.get(&found).filter(|_| !self.bared.contains(&found));
+        name.filter(|name| stays(&found, name)).map(|_| found)
     }
 
     fn newest_promise(&self) -> Option<Key> {

@@ -115,6 +115,9 @@ pub(crate) struct World {
     overwriting: Option<BTreeSet<DatasetId>>,
     /// Datasets that were promised, and of which bytes went bad beyond what anybody can give back.
     rotten: BTreeSet<Key>,
+    /// Datasets that lack what their sets do not give back, be it redundancy data alone: they
+    /// protect nothing. The lead knows that once somebody has read it.
+    bared: BTreeSet<Key>,
     /// Bytes of each cache, where they are few.
     capacity: Option<u64>,
     /// What caches had no room for, and said.
@@ -258,6 +261,7 @@ impl World {
             decayed: BTreeSet::new(),
             rots: BTreeMap::new(),
             rotten: BTreeSet::new(),
+            bared: BTreeSet::new(),
             capacity: Self::capacity(seed),
             shortages: Vec::new(),
             going: Vec::new(),
