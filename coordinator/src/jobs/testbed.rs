@@ -94,7 +94,7 @@ impl FakeDaemon {
             let (place, aside) = (self.tree(path), self.root.join("aside"));
             let mut bytes = fs::read(&place)?;
             fs::write(&aside, &bytes)?;
-            bytes.iter_mut().for_each(|byte| *byte ^= 1);
+            bytes = bytes.into_iter().map(|byte| byte ^ 1).collect();
             fs::write(&place, &bytes)?;
             fs::rename(&aside, &place)?;
         }

@@ -529,7 +529,7 @@ mod tests {
 
     /// Both shares of a job of nodes a and b have ended, that of a so.
     fn ended(cluster: &mut Cluster, fetches: &mut Fetches, job: u64, result: JobResult) {
-        let other = result.as_ref().map(Clone::clone).map_err(|_| JobFailure::passing("ended by others"));
+        let other = result.clone().map_err(|_| JobFailure::passing("ended by others"));
         for (node, result) in [(0, result), (1, other)] {
             assert!(fetches.job(cluster, ShareEnd { node: NodeRank(node), job: JobId(job), result }));
         }

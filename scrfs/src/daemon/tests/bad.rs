@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use super::*;
 use crate::control::SealedFile;
-use crate::dataset::{Entry, EntryKind, FileCopy};
+use crate::dataset::{EntryKind, FileCopy};
 
 const ID: DatasetId = DatasetId(1);
 const MEMBER: Member = Member(0);
@@ -175,7 +175,11 @@ fn a_member_rebuilt_while_its_next_generation_is_sealed_brings_nothing_back_into
         let part = encode(&mut lead.data(), 2, &told.files).unwrap();
         let mut newer = catalog(2, 1, "ck", &part);
         let copy = FileCopy { size: 5, crc: 1, member: Member(1), program_rank: None };
-        newer.entries.push(Entry { path: path("b"), kind: EntryKind::File(copy), ..part.entries[0].clone() });
+        newer.entries.push(crate::dataset::Entry {
+            path: path("b"),
+            kind: EntryKind::File(copy),
+            ..part.entries[0].clone()
+        });
         newer.layout.members[1] = MemberPlace { files: 1, bytes: 5, ..newer.layout.members[1].clone() };
         newer.sort();
 

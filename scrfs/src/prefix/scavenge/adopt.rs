@@ -169,11 +169,13 @@ pub fn adopt_all(prefix: &Prefix, tell: Tell<'_>) -> Result<Vec<Adoption>> {
 pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
     let collection = Collection::of(prefix, age);
     let mut look = Look::default();
-    let mut looks = 1;
+    let (mut looks, begun) = (1, Instant::now());
     let adopted = loop {
         look.seen = None;
         let adopted = collection.adopt(prefix, by, &mut look);
-        if !collection.is_disturbed(prefix, look.seen, &adopted) || !again::may_look(looks, by) {
+        if !collection.is_disturbed(prefix, look.seen, &adopted)
+            || !again::may_look(prefix, (looks, begun), by)
+        {
             break adopted;
         }
         tracing::info!(?adopted, "another may be publishing it: looking again");

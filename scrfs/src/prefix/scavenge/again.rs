@@ -7,6 +7,7 @@
 //! waits for the lock first, and goes on with the swap of one that is gone
 //! ([`super::super::lock`]).
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -18,11 +19,13 @@ use super::super::flush;
 use super::adopt::{By, Outcome};
 use super::{Collection, DATASET};
 
-/// Looks at one dataset, before what is found is told.
+/// Looks at one dataset, before what is found is told; more while the prefix's patience lasts.
 const LOOKS: u32 = 8;
-/// Before the second look, then twice as long before each: another node, of which no event tells,
-/// is about to put back what it has taken away.
+/// Before the second look, about; then twice as long before each, up to `PAUSE_MAX`: another node,
+/// of which no event tells, is about to put back what it has taken away. Two that disturb each other
+/// draw other pauses.
 const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// `dataset/`, told from one that has its name later.
 #[derive(Debug, Clone, Copy)]
@@ -87,16 +90,19 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESTALE)
 }
 
-/// Whether there is time for another look after so many; waits a little before it. A second one is
-/// had in any case.
-pub(super) fn may_look(looks: u32, by: By<'_>) -> bool {
+/// Whether there is time for another look after so many, of which the first began then; waits a
+/// little before it. A second one is had in any case.
+pub(super) fn may_look(prefix: &Prefix, (looks, begun): (u32, Instant), by: By<'_>) -> bool {
     let is_late = match by {
         By::Start(_, until) => until.is_some_and(|until| Instant::now() >= until),
         By::Node | By::Person(_) => false,
     };
-    let may = looks < if is_late { 2 } else { LOOKS };
+    let has_time = || looks < LOOKS || begun.elapsed() < prefix.patience;
+    let may = if is_late { looks < 2 } else { has_time() };
     if may {
-        std::thread::sleep(PAUSE * 2_u32.saturating_pow(looks - 1));
+        let pause = (PAUSE * 2_u32.saturating_pow(looks.min(16) - 1)).min(PAUSE_MAX);
+        let drawn = u32::try_from(RandomState::new().hash_one(looks) % 1000).unwrap_or(0);
+        std::thread::sleep(pause / 2 + pause * drawn / 1000);
     }
     may
 }
