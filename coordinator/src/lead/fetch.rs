@@ -164,8 +164,8 @@ impl Fetches {
         };
         let ready: Vec<_> = self.wanted.iter().copied().filter(|(id, _)| !touched(cluster, *id)).collect();
         for (id, member) in ready {
-            // One after the other: what is rebuilt now may be what the next one is rebuilt from, and
-            // an absent member is made by one of both, the set or the prefix.
+            // One after the other: what is rebuilt now may be what the next one is rebuilt from;
+            // and an absent member is made by its set or by the prefix.
             let is_made =
                 self.mends.rebuilds_other(id, member) || self.restores.refills_set_of(cluster, id, member);
             if is_made {
@@ -562,8 +562,8 @@ mod tests {
         assert_eq!(told(&mut cluster), ["fetched 5"], "and the dataset has not failed");
     }
 
-    /// Its set has wrong bytes, so an absent member comes from the prefix; meanwhile another member of
-    /// the set turns out to be bad.
+    /// Its set has wrong bytes, so an absent member comes from the prefix; meanwhile another member
+    /// of the set turns out to be bad.
     #[test]
     fn a_member_is_made_by_the_prefix_or_by_its_set_but_not_by_both_at_once() {
         let (mut cluster, mut fetches) = fetch(&[0]);

@@ -3,9 +3,9 @@
 //!
 //! A changed file takes the place of the sealed one of its path, wherever that is; removed names go
 //! everywhere; what nobody changed or removed is carried on by the node that has its bytes. Of
-//! several such nodes those do that have it by the catalog: another one's copy is of the time before
-//! its member was rebuilt elsewhere, and may have gone bad since. Only two changed files of one path
-//! may conflict.
+//! several such nodes the one does so that has the file by the catalog: another one's copy is of
+//! the time before its member was rebuilt elsewhere, and may have gone bad since. Only two changed
+//! files of one path may conflict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -103,8 +103,8 @@ impl Held {
         self.lost(layout).any(|(_, lost)| !lost.is_empty())
     }
 
-    /// Members whose files or redundancy files are on no node, also those that nothing gives back: a
-    /// dataset without them is not whole, and the one before it stays.
+    /// Members whose files or redundancy files are on no node, also those that nothing gives back:
+    /// a dataset without them is not whole, and the one before it stays.
     pub(super) fn absent(&self, layout: &Layout) -> BTreeSet<Member> {
         let protected = layout.protected();
         let encoded = self.nodes.values().flat_map(|holding| &holding.encoded);

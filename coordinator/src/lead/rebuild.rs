@@ -84,6 +84,15 @@ enum Bytes {
     Doubted,
 }
 
+/// What was tried again.
+#[derive(Debug, Default)]
+struct Tries {
+    /// Times that all bytes were compared because a job had found bad ones.
+    looks: u32,
+    /// Times that rebuilds were begun again.
+    rebuilds: u32,
+}
+
 /// One candidate on its way.
 #[derive(Debug)]
 pub(super) struct Rebuild {
@@ -103,9 +112,7 @@ pub(super) struct Rebuild {
     /// Nodes have data of an encoding that came to nothing.
     is_stale: bool,
     bytes: Bytes,
-    /// Times that bytes were compared because of a job that failed, and that jobs were tried again.
-    looks: u32,
-    retries: u32,
+    tries: Tries,
     /// Members that are rebuilt behind the programs, each where the catalog to come has it.
     absent: BTreeSet<Member>,
     step: Step,
@@ -135,8 +142,7 @@ impl Rebuild {
             may_make_room,
             is_stale,
             bytes,
-            looks: 0,
-            retries: 0,
+            tries: Tries::default(),
             absent,
             step,
         }
@@ -293,8 +299,8 @@ impl Rebuild {
     /// A job has failed, and shares of it have found bad bytes that count as good so far, also some
     /// that went bad since they were compared: all are looked at, and what is bad is rebuilt too.
     fn look_again(&mut self, cluster: &mut Cluster, reason: &Reason) -> Recovered {
-        self.looks += 1;
-        if self.looks > LOOKS_MAX {
+        self.tries.looks += 1;
+        if self.tries.looks > LOOKS_MAX {
             return Recovered::Failed(reason.clone());
         }
         cluster.warn(format!("dataset {}: all that nodes have of it is verified, as {reason}", self.id));
@@ -484,8 +490,8 @@ impl Rebuild {
                 Ended::Failed(reason) if is_doubted => self.look_again(cluster, &reason),
                 Ended::Failed(reason) => {
                     let (found, full) = (std::mem::take(found), jobs.full().clone());
-                    if full.is_empty() && self.retries < RETRIES_MAX {
-                        self.retries += 1;
+                    if full.is_empty() && self.tries.rebuilds < RETRIES_MAX {
+                        self.tries.rebuilds += 1;
                         cluster.warn(format!("dataset {}: is rebuilt once more, as {reason}", self.id));
                         return Some(self.rebuild(cluster, found));
                     }

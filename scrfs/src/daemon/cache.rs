@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::dataset::lifecycle::Files;
 use crate::dataset::{Entry, EntryKind, Stamp};
+use crate::faults;
 use crate::ids::{DatasetId, Member};
 use crate::path::RelPath;
 use crate::record::RedundancyFileName;
@@ -117,6 +118,14 @@ fn put_right(dir: BorrowedFd<'_>, file: &[u8], entry: &Entry, stat: &Stat) -> io
 
 fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+/// A dataset's files have moved within the cache, and are to be on storage there. Where that fails
+/// they have moved all the same, and the record has to say so.
+fn moved(id: DatasetId, synced: &io::Result<()>) {
+    if let Err(error) = synced {
+        tracing::error!(%id, %error, "the new place of a dataset's files may not survive a power loss");
+    }
 }
 
 pub(super) fn invalid(error: crate::path::PathError) -> io::Error {
@@ -284,7 +293,8 @@ impl Cache {
         };
         let path = |text| RelPath::new(text).map_err(invalid);
         beneath::put_in_place(own.as_fd(), &path("linking")?, own.as_fd(), &path("aside")?)?;
-        Ok(rustix::fs::fsync(&own)?)
+        moved(id, &faults::hit("generation.aside").and_then(|()| Ok(rustix::fs::fsync(&own)?)));
+        Ok(())
     }
 
     /// Which inode has which names aside; only those of `entries` are looked at.
@@ -494,7 +504,16 @@ impl Cache {
             Err(e) => return Err(e),
         }
         self.remove_below(id, &aside)?;
-        beneath::put_in_place(self.root(store), &self.in_tree(name)?, own.as_fd(), &aside)
+        let place = self.in_tree(name)?;
+        beneath::put_in_place(self.root(store), &place, own.as_fd(), &aside)?;
+        // Before a record says so.
+        let synced = || {
+            rustix::fs::fsync(&own)?;
+            let (parent, _) = beneath::parent_of(self.root(store), &place, false)?;
+            Ok(rustix::fs::fsync(parent)?)
+        };
+        moved(id, &synced());
+        Ok(())
     }
 
     /// Moves a dataset's files into the mounted tree; an empty directory of that name there is

@@ -107,7 +107,7 @@ impl Node {
             Command::Evict(id) => self.evict(link, id),
 
             Command::FlushMember { id, directory } => {
-                self.in_transfers(link, move |node| node.flush_member(id, &directory));
+                self.in_transfers(link, move |node| node.flush_member(link, id, &directory));
             }
             Command::Scrub { id, round, gently } => {
                 self.scrub_begins(round);
@@ -118,7 +118,11 @@ impl Node {
             }
             Command::MarkScrubbed { id, report } => self.scrubbed(id, report),
             Command::MarkAbsent { id, members } => self.mark_absent(id, members),
-            Command::Verify(id) => self.in_transfers(link, move |node| node.verify(link, id)),
+            // Not in the transfers' lane, where a PFS that hangs would hold up a restart from caches.
+            Command::Verify(id) => {
+                let me = self.me.clone();
+                self.lanes.scrubs.run(move || with_link(&me, link, |node| node.verify(link, id)));
+            }
             Command::FetchMember { id, epoch, name, member, directory, entries } => {
                 let order = FetchOrder { id, epoch, name, member, directory, entries };
                 self.in_transfers(link, move |node| node.fetch_member(link, &order));
@@ -137,6 +141,14 @@ impl Node {
     fn in_transfers(&self, link: u64, work: impl FnOnce(&Self) + Send + 'static) {
         let me = self.me.clone();
         self.lanes.transfers.run(move || with_link(&me, link, work));
+    }
+
+    /// Answers the coordinator of `link`, unless it is gone or has a successor.
+    pub(super) fn send_to(&self, link: u64, event: Event) {
+        let state = self.state.lock();
+        if state.attached.as_ref().is_some_and(|attached| attached.link.id() == link) {
+            state.send(event);
+        }
     }
 
     /// What a seal that is dropped now means for those who wait for it.

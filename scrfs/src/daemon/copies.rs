@@ -26,7 +26,7 @@ use super::members::{DataError, settle_file, taken_by};
 use super::node::Node;
 use super::room::free_for_file;
 use super::state::Dataset;
-use super::transfers::{here, there};
+use super::transfers::{here, there, there_in};
 
 /// Files on their way here, and the bytes that each will take.
 #[derive(Debug)]
@@ -177,7 +177,7 @@ impl Node {
         };
         let pfs = PfsDirectory::open(&identity, directory).map_err(there)?;
         // The PFS may tell too little; if there is too little room then, all of it is asked for.
-        let takes = pfs.taken(&entry.path).map_err(there)?;
+        let takes = pfs.taken(&entry.path).map_err(|error| there_in(&pfs, error))?;
         self.expect_copy(file, takes)
             .map_err(|error| self.without_room(file.id, here(&error), error.errno(), takes))?;
         let brought = self.fetch_file(&pfs, file.id, &staged(file), &entry, &copy, &monitor).and_then(|()| {

@@ -34,7 +34,7 @@ impl Node {
                 }
                 // Also when bytes of it are left: it is spoken of no more, and its removal goes on
                 // at the next start.
-                node.state.lock().send(Event::Evicted(id));
+                node.send_to(link, Event::Evicted(id));
                 node.look_at_room(Moment::Gone);
             });
         });

@@ -214,7 +214,14 @@ impl Node {
             return;
         }
         if let Err(reason) = self.supersede(&catalog) {
-            self.events.error(Some(id), &format!("the generation before it cannot leave: {reason}"));
+            let text = format!("is not shown: the generation before it cannot leave: {reason}");
+            self.events.error(Some(id), &text);
+            // What is at its name may be the former's. The next record of COMPLETE tries again.
+            self.tree.freeze(&dataset.name);
+            if let Some(dataset) = self.state.lock().table.datasets.get_mut(&id) {
+                drop(dataset.step(&Step::Unlisted));
+            }
+            return;
         }
         self.place_links(id);
         match self.place_logs(id) {

@@ -244,6 +244,7 @@ impl Node {
         self.lanes.local.run(move || {
             if let Some(node) = me.upgrade() {
                 node.release_held();
+                node.give_up_unfinished();
             }
         });
         let me = self.me.clone();

@@ -354,6 +354,22 @@ impl Node {
         self.state.lock().send(Event::DirUnited);
     }
 
+    /// No successor of the coordinators came, and programs act on this node alone from now on: what
+    /// other nodes may not have applied is not applied there later, over what programs have made
+    /// since. An attach unites the directories.
+    pub(super) fn give_up_unfinished(&self) {
+        let mut rounds = self.rounds.lock();
+        if self.state.lock().attached.is_some() {
+            return;
+        }
+        for (request, op) in rounds.unfinished() {
+            match rounds.finish(request) {
+                Ok(()) => self.events.info(None, &format!("{op}: is not told to later coordinators")),
+                Err(error) => self.events.warning(None, &format!("the log of directory operations: {error}")),
+            }
+        }
+    }
+
     /// Lets the names go that are held for a round.
     pub(super) fn release_held(&self) {
         self.release(&mut self.rounds.lock());

@@ -65,7 +65,9 @@ impl Node {
         }
     }
 
-    pub(super) fn flush_member(&self, id: DatasetId, directory: &[u8]) {
+    /// For the coordinator of `link`: an answer that a former one asked for would be taken for that
+    /// of another try.
+    pub(super) fn flush_member(&self, link: u64, id: DatasetId, directory: &[u8]) {
         let mut bad = Vec::new();
         let result = self.try_flush(id, directory, &mut bad);
         self.end_transfer(id);
@@ -75,7 +77,7 @@ impl Node {
             }
             Err(reason) => self.events.error(Some(id), &format!("flush: {reason}")),
         }
-        self.state.lock().send(Event::FlushedMember { id, result: result.map(drop), bad });
+        self.send_to(link, Event::FlushedMember { id, result: result.map(drop), bad });
     }
 
     /// `bad`: members here whose bytes turn out not to be those that were sealed.
@@ -156,7 +158,7 @@ impl Node {
             }
         }
         self.note_verified(id, &members);
-        self.state.lock().send(Event::Verified { id, members });
+        self.send_to(link, Event::Verified { id, members });
     }
 
     pub(super) fn note_verified(&self, id: DatasetId, members: &[VerifiedMember]) {
@@ -422,7 +424,7 @@ impl Node {
         let kept = local.try_clone().map_err(at)?;
         pfs.get(local, entry, copy, monitor).map_err(|error| {
             let errno = error.errno();
-            (there(error), errno)
+            (there_in(pfs, error), errno)
         })?;
         faults::hit("fetch.staged").map_err(at)?;
         restore_attributes(&kept, entry).map_err(at)?;
@@ -472,10 +474,19 @@ pub(super) fn there(error: TransferError) -> FetchFailure {
     let missing = |source: &io::Error| source.kind() == io::ErrorKind::NotFound;
     let corrupt = match &error {
         TransferError::Mismatch { .. } => true,
-        TransferError::Io { step, source, .. } => step.starts_with("open") && missing(source),
+        TransferError::Io { step, source, .. } => *step == "open on the PFS" && missing(source),
         TransferError::Cancelled | TransferError::Identity { .. } => false,
     };
     FetchFailure { reason: error.to_string(), corrupt, full: None }
+}
+
+/// The same of a file in the dataset's directory, which may be empty where the PFS is not mounted:
+/// what is not there is missing only where the dataset can be seen.
+pub(super) fn there_in(pfs: &PfsDirectory, error: TransferError) -> FetchFailure {
+    let is_missing = error.errno() == libc::ENOENT;
+    let failure = there(error);
+    let corrupt = failure.corrupt && !(is_missing && !pfs.has_summary());
+    FetchFailure { corrupt, ..failure }
 }
 
 pub(super) fn verify_file(

@@ -91,6 +91,8 @@ pub enum Step {
     Settled,
     /// The tree lists it.
     Listed,
+    /// The tree does not list it, as the generation before it cannot leave.
+    Unlisted,
     /// A program overwrites it: its files go beneath the next generation.
     Overwritten,
     /// A newer generation has its name.
@@ -149,6 +151,7 @@ impl Life {
         let (files, listed, settled) = match (step, self.files) {
             (Step::Settled, files) => (files, *listed, true),
             (Step::Listed, Files::InTree | Files::Beneath) => (self.files, true, *settled),
+            (Step::Unlisted, files) => (files, false, *settled),
             (Step::Overwritten, Files::InTree) => (Files::Beneath, *listed, *settled),
             (Step::Superseded, Files::InTree | Files::Beneath) => (Files::Aside, false, *settled),
             (Step::Hidden, _) => (Files::Aside, false, true),
@@ -290,6 +293,7 @@ impl Step {
             Self::Completed(_) => "completed",
             Self::Settled => "settled",
             Self::Listed => "listed",
+            Self::Unlisted => "unlisted",
             Self::Overwritten => "overwritten",
             Self::Superseded => "superseded",
             Self::Hidden => "hidden",
@@ -397,6 +401,13 @@ hidden                    hidden                     -                          
 leaving                   leaving                    -                          -                          -                          -                          -                          -                          leaving";
         let table = format!("\n{}", lines.join("\n"));
         assert_eq!(table, expected, "{table}");
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_as_before_it_was_listed() {
+        let complete = lived(Files::InTree, &[Step::Completed(catalog(0))]);
+        let again = complete.after(&Step::Listed).and_then(|life| life.after(&Step::Unlisted)).unwrap();
+        assert_eq!((again.to_string(), again.is_listed()), (complete.to_string(), false));
     }
 
     #[test]

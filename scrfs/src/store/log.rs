@@ -34,6 +34,8 @@ pub struct Log<T> {
     /// An append failed: what follows the whole records is not known. The next append starts the
     /// file anew.
     torn: bool,
+    /// The open file has lost its name to a newer one, which could not be opened yet.
+    detached: bool,
     records: PhantomData<fn(T)>,
 }
 
@@ -52,6 +54,7 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
             file,
             bytes: whole,
             torn: false,
+            detached: false,
             records: PhantomData,
         };
         log.file.seek(SeekFrom::Start(whole)).map_err(|e| failed("seek", e))?;
@@ -80,6 +83,9 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
         if self.bytes.saturating_add(framed.len() as u64) > LOG_MAX {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
+        if self.detached {
+            self.attach()?;
+        }
         if self.torn {
             self.cut()?;
         }
@@ -107,19 +113,31 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
         if !matches!(committed, Ok(()) | Err(StoreError::InDoubt { .. })) {
             return committed;
         }
-        let mut file = open_file(&self.store, &self.name).map_err(|e| failed("open", e))?;
-        file.seek(SeekFrom::End(0)).map_err(|e| failed("seek", e))?;
-        (self.file, self.bytes, self.torn) = (file, bytes.len() as u64, false);
+        // From here on the open file has no name: what is appended to that is lost.
+        self.detached = true;
+        let path = self.store.path().join(&self.name);
+        self.attach().map_err(|source| StoreError::Failed { path, step: "open", source })?;
         committed
+    }
+
+    /// Opens the file that has the name by now, to append to what is in it.
+    fn attach(&mut self) -> io::Result<()> {
+        crate::faults::hit("store.attach")?;
+        let mut file = open_file(&self.store, &self.name)?;
+        let bytes = file.seek(SeekFrom::End(0))?;
+        (self.file, self.bytes, self.torn, self.detached) = (file, bytes, false, false);
+        Ok(())
     }
 
     /// Forgets all records. Not synced either.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.bytes = 0;
+        // Where the file cannot be cut now, it is before the next record.
+        (self.bytes, self.torn) = (0, true);
         self.cut()
     }
 
     fn cut(&mut self) -> io::Result<()> {
+        crate::faults::hit("store.cut")?;
         self.file.set_len(self.bytes)?;
         self.file.seek(SeekFrom::Start(self.bytes))?;
         self.torn = false;
@@ -194,6 +212,35 @@ mod tests {
             assert_eq!(dropped, cut as u64 - whole);
             log.append(&"third".to_owned()).unwrap();
             assert_eq!(open(dir.path()).1, ["first", "third"]);
+        }
+    }
+
+    /// What is appended afterwards is all that is there.
+    #[cfg(feature = "faults")]
+    #[test]
+    fn a_log_that_could_not_be_cleared_is_cleared_by_the_next_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, _, _) = open(dir.path());
+        log.append(&"old".to_owned()).unwrap();
+        crate::faults::arm(1, crate::faults::Fault::Error(libc::EIO));
+        log.clear().unwrap_err();
+        log.append(&"new".to_owned()).unwrap();
+        assert_eq!(open(dir.path()).1, ["new"]);
+    }
+
+    #[cfg(feature = "faults")]
+    #[test]
+    fn what_is_appended_after_a_rewrite_is_in_the_file_that_has_the_name() {
+        for points in 1..12 {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut log, _, _) = open(dir.path());
+            log.append(&"a".to_owned()).unwrap();
+            crate::faults::arm(points, crate::faults::Fault::Error(libc::EMFILE));
+            drop(log.rewrite(["b".to_owned()].iter()));
+            crate::faults::arm(0, crate::faults::Fault::Death);
+            log.append(&"c".to_owned()).unwrap();
+            let records = open(dir.path()).1;
+            assert!(records == ["b", "c"] || records == ["a", "c"], "{points}: {records:?}");
         }
     }
 

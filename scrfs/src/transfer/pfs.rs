@@ -47,7 +47,7 @@ impl PfsDirectory {
                 })
             })
             .and_then(|opened| opened);
-        let directory = opened.map_err(TransferError::io(&RelPath::root(), "open on the PFS"))?;
+        let directory = opened.map_err(TransferError::io(&RelPath::root(), "find on the PFS"))?;
         Ok(Self { user, directory: Arc::new(directory) })
     }
 
@@ -90,6 +90,19 @@ impl PfsDirectory {
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, TransferError> {
         self.user.run(work).map_err(TransferError::io(&RelPath::root(), "work on the PFS"))
+    }
+
+    /// The directory has a saved dataset's summary: this node sees what was saved, and not an empty
+    /// directory below which nothing is mounted.
+    pub fn has_summary(&self) -> bool {
+        let directory = Arc::clone(&self.directory);
+        let found = self.in_thread(move || {
+            let is_there = |path: &str| {
+                RelPath::new(path).is_ok_and(|path| beneath::open_file(directory.as_fd(), &path).is_ok())
+            };
+            Ok([".scr/summary.scr", "summary.scr"].into_iter().any(is_there))
+        });
+        found.unwrap_or(false)
     }
 
     /// Bytes that a file here takes, as far as the PFS tells; no more than its size, in whole

@@ -128,10 +128,10 @@ fn bytes_that_are_now_good_and_now_bad_are_compared_a_few_times() {
         trial.verified(&[]);
         assert_eq!(trial.told(), ["rebuild [3]"]);
         let outcome = trial.failed(&bad);
-        let given_up = trial.rebuild.looks > LOOKS_MAX;
+        let given_up = trial.rebuild.tries.looks > LOOKS_MAX;
         assert_eq!(matches!(outcome, Recovered::Failed(_)), given_up, "{outcome:?}");
     }
-    assert!(trial.told().is_empty() && trial.rebuild.looks > LOOKS_MAX);
+    assert!(trial.told().is_empty() && trial.rebuild.tries.looks > LOOKS_MAX);
 }
 
 #[test]

@@ -140,6 +140,27 @@ fn the_sealed_bytes_are_whole_until_the_next_generation_is_sealed() {
     assert!(bench.told(2).is_none() && bench.tree.is_sealed("ck"));
 }
 
+#[cfg(feature = "faults")]
+#[test]
+fn a_dataset_stays_sealed_at_whatever_step_the_begin_of_its_next_generation_fails() {
+    use crate::faults::{Fault, arm};
+
+    for points in 1..=24 {
+        let mut bench = Bench::new();
+        bench.write("ck/f", b"old");
+        let mut lead = bench.serving(1);
+        lead.seal(1, "ck");
+        arm(points, Fault::Error(libc::EIO));
+        drop(bench.node.change(DatasetId(1)));
+        arm(0, Fault::Death);
+        bench.node.change(DatasetId(1)).unwrap_or_else(|error| panic!("at {points}: {error}"));
+        assert_eq!(read(&lead, 1, "f"), "old", "at {points}");
+        drop(lead);
+        bench.restart();
+        assert!(bench.tree.is_sealed("ck") && bench.told(1).is_some(), "at {points}");
+    }
+}
+
 /// Dataset 2 is sealed over dataset 1, which stays: its flush has not ended.
 pub(super) fn seal_over(bench: &Bench, lead: &mut Lead) {
     lead.seal(1, "ck");

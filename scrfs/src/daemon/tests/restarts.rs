@@ -151,6 +151,13 @@ fn to_the_prefix_and_back() {
     assert_eq!(std::fs::read(pfs.path().join("sub/rank 0")).unwrap(), b"hello");
     lead.send(Command::FlushMember { id: DatasetId(1), directory: b"/nowhere".to_vec() });
     assert!(matches!(lead.next(), Event::FlushedMember { result: Err(_), .. }));
+    // An answer is for whoever has asked.
+    let former = bench.node.state.lock().attached.as_ref().unwrap().link.id();
+    let mut lead = bench.serving(2);
+    bench.node.flush_member(former, DatasetId(1), &directory);
+    bench.node.verify(former, DatasetId(1));
+    lead.send(Command::Ping);
+    assert_eq!(lead.next(), Event::Pong);
 
     // On a node that lost everything.
     let bench = Bench::new();
@@ -175,6 +182,24 @@ fn to_the_prefix_and_back() {
     let Event::FetchedMember { result: Err(failure), .. } = lead.next() else { panic!() };
     assert!(failure.corrupt, "{}", failure.reason);
     assert!(bench.inventory().datasets.is_empty());
+    // Nothing is mounted here, or the directory is not seen yet: that is this node's trouble. With
+    // the dataset's summary in sight a file is gone.
+    let empty = tempfile::tempdir().unwrap();
+    std::fs::create_dir(empty.path().join(".scr")).unwrap();
+    let here = empty.path().as_os_str().as_bytes().to_vec();
+    let mut corrupt = |directory: &[u8]| {
+        let Command::FetchMember { id, epoch, name, member, entries, .. } = fetch(catalog.entries.clone())
+        else {
+            panic!()
+        };
+        let directory = directory.to_vec();
+        lead.send(Command::FetchMember { id, epoch, name, member, directory, entries });
+        let Event::FetchedMember { result: Err(failure), .. } = lead.next() else { panic!() };
+        failure.corrupt
+    };
+    assert!(!corrupt(b"/nowhere") && !corrupt(&here));
+    std::fs::write(empty.path().join(".scr/summary.scr"), "").unwrap();
+    assert!(corrupt(&here));
     lead.send(fetch(catalog.entries.clone()));
     let Event::FetchedMember { result: Ok(files), .. } = lead.next() else { panic!() };
     assert_eq!(files.len(), 1);

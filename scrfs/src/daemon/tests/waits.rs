@@ -121,6 +121,26 @@ fn an_applied_round_is_told_to_the_successor_also_by_a_new_worker() {
     assert!(bench.inventory().unfinished.is_empty());
 }
 
+/// A program has acted on this node alone since: a directory that it has made must not be removed by
+/// an operation of before.
+#[test]
+fn what_no_successor_came_for_is_not_told_to_a_later_one() {
+    let bench = Bench::hasty();
+    let mut lead = bench.serving(1);
+    let request = RequestId { origin: 3, serial: 4 };
+    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, make("a"))] });
+    lead.next();
+    lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
+    lead.next();
+    drop(lead);
+    until("the end of the wait", || bench.inventory().unfinished.is_empty());
+    let mut lead = bench.lead(2, Start::Attach);
+    let inventory = lead.inventory();
+    assert!(
+        inventory.unfinished.is_empty() && inventory.directories.iter().any(|held| held.path == path("a"))
+    );
+}
+
 #[test]
 fn a_seal_that_nobody_can_have_voted_for_ends_with_its_coordinator() {
     let bench = Bench::hasty();
