@@ -140,6 +140,43 @@ fn the_sealed_bytes_are_whole_until_the_next_generation_is_sealed() {
     assert!(bench.told(2).is_none() && bench.tree.is_sealed("ck"));
 }
 
+/// What is at its name may be the former's bytes, of the same size.
+#[cfg(feature = "faults")]
+#[test]
+fn a_new_worker_shows_no_dataset_whose_former_generation_cannot_leave() {
+    use crate::faults::{Fault, arm};
+
+    let mut shown = 0;
+    for points in 1..=30 {
+        let bench = Bench::new();
+        bench.write("ck/f", b"old");
+        let mut lead = bench.serving(1);
+        lead.seal(1, "ck");
+        bench.begin(1).unwrap();
+        bench.change(1, "f", b"new");
+        let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
+        lead.carry(2, &[]);
+        let newer = catalog(2, 1, "ck", &encode(&mut lead.data(), 2, &part.files).unwrap());
+        arm(points, Fault::Error(libc::EIO));
+        bench.node.commit(newer);
+        arm(0, Fault::Death);
+        let life = || bench.node.state.lock().table.datasets[&DatasetId(2)].life.clone();
+        let listed = || bench.tree.inner.lock().sealed[&b"ck"[..]].catalog().id;
+        if !life().is_complete() || life().is_listed() {
+            continue;
+        }
+        // As a new worker does, whose own try fails too, at its first step.
+        arm(1, Fault::Error(libc::EIO));
+        bench.node.list_again(DatasetId(2));
+        arm(0, Fault::Death);
+        assert!(!life().is_listed() && listed() == DatasetId(1), "at {points}");
+        bench.node.list_again(DatasetId(2));
+        assert_eq!(listed(), DatasetId(2), "at {points}");
+        shown += 1;
+    }
+    assert!(shown > 0);
+}
+
 #[cfg(feature = "faults")]
 #[test]
 fn a_dataset_stays_sealed_at_whatever_step_the_begin_of_its_next_generation_fails() {

@@ -262,17 +262,17 @@ impl Collection {
             presumed = self.presume(&catalog, &mut records, &|| by.goes())?;
             self.count_empty(&catalog, &mut records);
         }
-        let newer = replaced_by(&stored, self.age, name)
-            .or(newer.filter(|_| !missing(&catalog, &records).is_empty()));
-        if let Some(newer) = newer {
-            return give_up(newer);
-        }
         let bad = self.bad()?;
         match by {
             By::Person(_) => {}
             By::Node | By::Start(..) => leave_out(&bad, &mut records),
         }
-        if let Some(reason) = in_the_way(&catalog, &records, by) {
+        let reason = in_the_way(&catalog, &records, by);
+        let newer = replaced_by(&stored, self.age, name).or(newer.filter(|_| reason.is_some()));
+        if let Some(newer) = newer {
+            return give_up(newer);
+        }
+        if let Some(reason) = reason {
             return Ok(waits(&catalog, &records, &bad, reason));
         }
         if let Some(other) = self.claim(prefix, by)? {

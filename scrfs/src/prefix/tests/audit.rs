@@ -124,6 +124,17 @@ fn what_is_bad_beyond_repair_is_not_published() {
     assert!(matches!(by_anyone(&prefix, &half), Outcome::Superseded { .. }));
 }
 
+/// The newer one may prove bad.
+#[test]
+fn what_can_be_made_whole_is_published_beside_a_newer_dataset() {
+    let root = tempfile::tempdir().unwrap();
+    let (prefix, rest) = (prefix(root.path(), 5), dataset(4, "rest"));
+    rest.save_all_but(&prefix, &[0]);
+    flush(&prefix, &catalog(5, b"newer"));
+    let outcome = by_anyone(&prefix, &rest);
+    assert!(matches!(outcome, Outcome::Published(_)), "{outcome:?}");
+}
+
 #[test]
 fn a_start_reads_as_long_as_it_has_time() {
     let root = tempfile::tempdir().unwrap();
