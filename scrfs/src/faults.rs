@@ -17,8 +17,8 @@
 //! * rounds: `round.prepared`, `round.recorded`, `round.applied`
 //! * seal: `seal.begun`, `seal.quiet`, of logs `seal.log` (each block) and `seal.logs`,
 //!   `seal.frozen`, with markers that wait for no more `seal.promised`, then per member
-//!   for each file `seal.sync`, `seal.synced`, `seal.placed`, `seal.recorded`, then `commit.begun`, `commit.recorded`,
-//!   `commit.listed`
+//!   `seal.sync` (each file), `seal.synced`, `seal.placed`, `seal.recorded`, then `commit.begun`,
+//!   `commit.recorded`, `commit.listed`
 //! * a next generation: `generation.begun`, `generation.linked`, `generation.recorded`, per file
 //!   that is changed `generation.block`, `generation.filled`, `generation.copied`,
 //!   `generation.kept`; when it takes the place of the one before `generation.tidied`

@@ -70,8 +70,8 @@ pub(super) struct Seals {
     current: Option<Seal>,
     /// The commit that nobody waits for any longer: a node cannot record it.
     overdue: Option<DatasetId>,
-    /// The last encoding that failed, of the next generation of this dataset: shares of it may still
-    /// end.
+    /// The last encoding that failed, of the next generation of this dataset: shares of it may
+    /// still end.
     failed_over: Option<(DatasetId, Box<Encoding>)>,
 }
 

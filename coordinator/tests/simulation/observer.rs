@@ -180,9 +180,9 @@ pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, settings: &Settings) -
         let complete = node.datasets.iter().filter(|(_, dataset)| dataset.state == HeldState::Complete);
         keys.extend(complete.map(|(id, dataset)| Reverse((dataset.epoch, *id))));
     }
-    // Of two datasets with one id the older makes room for a fetch of the newer once the newer one's
-    // records are read, also when the fetch fails then: ids were given twice when all that knew of
-    // the first was away.
+    // Of two datasets with one id the older makes room for a fetch of the newer once the newer
+    // one's records are read, also when the fetch fails then: ids were given twice when all that
+    // knew of the first was away.
     let newer = |key: &Key, stored: &Key| stored.1 == key.1 && stored.0 > key.0;
     let makes_room = |key: &Key| {
         fetch

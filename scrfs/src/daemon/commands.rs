@@ -118,7 +118,7 @@ impl Node {
             }
             Command::MarkScrubbed { id, report } => self.scrubbed(id, report),
             Command::MarkAbsent { id, members } => self.mark_absent(id, members),
-            // Not in the transfers' lane, where a PFS that hangs would hold up a restart from caches.
+            // In the transfers' lane a PFS that hangs would hold up a restart from caches.
             Command::Verify(id) => {
                 let me = self.me.clone();
                 self.lanes.scrubs.run(move || with_link(&me, link, |node| node.verify(link, id)));

@@ -3,8 +3,8 @@
 //!
 //! Linux marks the pages of such a file clean, so the next fsync succeeds though the bytes are not
 //! on storage, and a later read may give older ones. (Rebello and others, "Can Applications Recover
-//! from fsync Failures?", USENIX ATC 2020.) Such a file is sealed by no later try: only another file
-//! at its name is. This worker remembers; its successor does not.
+//! from fsync Failures?", USENIX ATC 2020.) No later try seals such a file: only another file at
+//! its name is sealed. This worker remembers; its successor does not.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

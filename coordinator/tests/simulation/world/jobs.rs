@@ -77,8 +77,8 @@ impl World {
         self.nodes[node].datasets.get(&id).is_some_and(|dataset| dataset.listed)
     }
 
-    /// A share of the encoding of a set whose members have come from the prefix. All shares need all
-    /// of the set, so where one member is bad none of them makes redundancy data.
+    /// A share of the encoding of a set whose members have come from the prefix. All shares need
+    /// all of the set, so where one member is bad none of them makes redundancy data.
     fn encode_listed(&mut self, share: &Share, id: DatasetId, set: &[SetMember]) -> JobResult {
         for (at, SetMember { member, node, .. }) in (0..).zip(set) {
             let here = node.0 as usize == share.node;

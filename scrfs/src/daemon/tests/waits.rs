@@ -121,8 +121,8 @@ fn an_applied_round_is_told_to_the_successor_also_by_a_new_worker() {
     assert!(bench.inventory().unfinished.is_empty());
 }
 
-/// A program has acted on this node alone since: a directory that it has made must not be removed by
-/// an operation of before.
+/// A program has acted on this node alone since: a directory that it has made must not be removed
+/// by an operation of before.
 #[test]
 fn what_no_successor_came_for_is_not_told_to_a_later_one() {
     let bench = Bench::hasty();

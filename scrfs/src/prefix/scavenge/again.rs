@@ -22,8 +22,8 @@ use super::{Collection, DATASET};
 /// Looks at one dataset, before what is found is told; more while the prefix's patience lasts.
 const LOOKS: u32 = 8;
 /// Before the second look, about; then twice as long before each, up to `PAUSE_MAX`: another node,
-/// of which no event tells, is about to put back what it has taken away. Two that disturb each other
-/// draw other pauses.
+/// of which no event tells, is about to put back what it has taken away. Two that disturb each
+/// other draw other pauses.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
