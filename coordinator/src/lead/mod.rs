@@ -66,6 +66,7 @@ use self::markers::Marker;
 use self::names::name_of;
 use self::phases::Phase;
 use self::policy::MS;
+use self::prefix::Asked;
 use self::scrub::Scrubs;
 use self::seal::Seals;
 use self::settle::Settle;
@@ -137,10 +138,9 @@ pub enum Lack {
 /// What the prefix has.
 #[derive(Debug)]
 enum Survey {
-    /// Asked; not waited for after this time (once the time is known).
-    Asked(Option<u64>),
+    Asked(Asked),
     Known(Contents),
-    /// It failed or took too long.
+    /// It failed time and again, or took too long.
     Unknown,
 }
 
@@ -199,7 +199,7 @@ impl Running {
         Self {
             cluster,
             phase: Phase::Settling(Box::new(settle)),
-            survey: Survey::Asked(None),
+            survey: Survey::Asked(Asked::default()),
             directories: Directories::default(),
             seals: Seals::default(),
             flushes: Flushes::default(),
@@ -227,11 +227,7 @@ impl Running {
 
     fn tick(&mut self, now: u64) -> Vec<Output> {
         self.cluster.now = now;
-        match &mut self.survey {
-            Survey::Asked(limit @ None) => *limit = Some(now + SURVEY_LIMIT),
-            Survey::Asked(Some(limit)) if *limit <= now => self.no_survey("no answer in time"),
-            _ => {}
-        }
+        self.tick_survey();
         self.loose.tick(&mut self.cluster);
         match &mut self.phase {
             Phase::Recovering(recover) => recover.tick(&mut self.cluster),

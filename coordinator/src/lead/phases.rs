@@ -6,6 +6,7 @@ use scrfs::control::{Command, Start};
 use scrfs::ids::DatasetId;
 use scrfs::prefix::PfsTask;
 
+use super::prefix::Asked;
 use super::recover::Recover;
 use super::settle::Settle;
 use super::{Running, Survey, loose};
@@ -31,7 +32,7 @@ impl Running {
         if matches!(&self.phase, Phase::Recovering(recover) if recover.wants_survey())
             && !matches!(self.survey, Survey::Asked(_))
         {
-            self.survey = Survey::Asked(None);
+            self.survey = Survey::Asked(Asked::default());
             self.cluster.pfs(PfsTask::Survey);
         }
         self.present();

@@ -2,9 +2,26 @@
 
 use scrfs::control::Command;
 use scrfs::dataset::Catalog;
-use scrfs::prefix::{Contents, PfsCause, PfsOutcome, PfsTask, StoredDataset};
+use scrfs::prefix::{Contents, PfsCause, PfsFailure, PfsOutcome, PfsTask, StoredDataset};
 
-use super::{Phase, Running, Survey};
+use super::policy::MS;
+use super::{Phase, Running, SURVEY_LIMIT, Survey};
+
+/// A survey that fails is tried again so many times: an error of a PFS may pass.
+const SURVEYS_AGAIN: u32 = 2;
+/// And after so long, microseconds.
+const SURVEY_PAUSE: u64 = 3_000 * MS;
+
+/// A survey that is awaited.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// Not waited for after this time (once the time is known).
+    limit: Option<u64>,
+    /// The times that it failed.
+    failures: u32,
+    /// It failed, and is asked for again at this time.
+    again: Option<u64>,
+}
 
 impl Running {
     pub(super) fn pfs(&mut self, outcome: PfsOutcome) {
@@ -15,8 +32,8 @@ impl Running {
                 true
             }
             PfsOutcome::Busy(text) => {
-                if let Survey::Asked(limit) = &mut self.survey {
-                    *limit = None;
+                if let Survey::Asked(asked) = &mut self.survey {
+                    asked.limit = None;
                 }
                 if let Some(text) = text {
                     cluster.note(text);
@@ -47,7 +64,7 @@ impl Running {
             }
             PfsOutcome::Failed(task, failure) => match task {
                 PfsTask::Survey => {
-                    self.no_survey(failure.reason.words());
+                    self.survey_failed(failure.reason.words());
                     true
                 }
                 PfsTask::Halt { sealed } => {
@@ -67,7 +84,7 @@ impl Running {
                     if failure.cause == PfsCause::Damaged {
                         cluster.pfs(PfsTask::MarkFailed(stored.clone()));
                     }
-                    self.stored(&stored, Err(failure.reason.words()));
+                    self.stored(&stored, Err(&failure));
                     true
                 }
                 PfsTask::PutLoose(set) => {
@@ -96,7 +113,7 @@ impl Running {
     }
 
     /// The records of a dataset in the prefix; when they come late nobody needs them any more.
-    fn stored(&mut self, stored: &StoredDataset, catalog: Result<Catalog, &str>) {
+    fn stored(&mut self, stored: &StoredDataset, catalog: Result<Catalog, &PfsFailure>) {
         if let Phase::Recovering(recover) = &mut self.phase {
             recover.stored(&mut self.cluster, stored, catalog);
         }
@@ -125,7 +142,29 @@ impl Running {
         }
     }
 
-    pub(super) fn no_survey(&mut self, reason: &str) {
+    pub(super) fn tick_survey(&mut self) {
+        let Survey::Asked(asked) = &mut self.survey else { return };
+        let now = self.cluster.now;
+        let limit = *asked.limit.get_or_insert(now + SURVEY_LIMIT);
+        if limit <= now {
+            self.no_survey("no answer in time");
+        } else if asked.again.take_if(|at| *at <= now).is_some() {
+            self.cluster.pfs(PfsTask::Survey);
+        }
+    }
+
+    fn survey_failed(&mut self, reason: &str) {
+        match &mut self.survey {
+            Survey::Asked(asked) if asked.failures < SURVEYS_AGAIN => {
+                asked.failures += 1;
+                asked.again = Some(self.cluster.now + SURVEY_PAUSE);
+                self.cluster.log(format!("the survey of the prefix failed, and is tried again: {reason}"));
+            }
+            _ => self.no_survey(reason),
+        }
+    }
+
+    fn no_survey(&mut self, reason: &str) {
         if matches!(self.survey, Survey::Asked(_)) {
             self.cluster.warn(format!("what the prefix has is not known: {reason}"));
             self.survey = Survey::Unknown;
@@ -189,5 +228,32 @@ mod tests {
         }
         assert!(!warned(lead.step(Input::Now(now))));
         assert!(warned(lead.step(Input::Now(now + SURVEY_LIMIT))));
+    }
+
+    #[test]
+    fn a_survey_that_fails_is_tried_again() {
+        let mut lead = Lead::new();
+        let (hosts, settings) = (vec!["n0".to_owned()], Box::new(settings()));
+        let groups = crate::groups::FailureGroups::default();
+        let mut surveys = |input| {
+            let outputs = lead.step(input);
+            let is_survey = |output: &&Output| **output == Output::Pfs(PfsTask::Survey);
+            let is_unknown = |output: &Output| match output {
+                Output::Note(_, text) => text.contains("not known"),
+                _ => false,
+            };
+            (outputs.iter().filter(is_survey).count(), outputs.iter().any(is_unknown))
+        };
+        let begin = Input::Begin { epoch: Epoch(2), hosts, groups, start: Start::Restart, settings };
+        assert_eq!(surveys(begin), (1, false));
+        let failed = || {
+            let failure = PfsFailure { cause: PfsCause::Unavailable, reason: "ESTALE".into() };
+            Input::Pfs(PfsOutcome::Failed(PfsTask::Survey, failure))
+        };
+        for again in 1..=2 {
+            assert_eq!(surveys(failed()), (0, false));
+            assert_eq!(surveys(Input::Now(again * SURVEY_PAUSE)), (1, false));
+        }
+        assert_eq!(surveys(failed()), (0, true));
     }
 }

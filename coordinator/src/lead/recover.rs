@@ -10,7 +10,7 @@ use scrfs::control::loose::Age;
 use scrfs::control::{Command, Event, Reason};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
-use scrfs::prefix::{Contents, StoredDataset};
+use scrfs::prefix::{Contents, PfsFailure, StoredDataset};
 
 pub(super) use self::candidate::Chosen;
 use self::candidate::{Candidate, candidates};
@@ -72,6 +72,9 @@ pub(super) struct Recover {
     prefix_hangs: bool,
     /// Why the newest that is not presented for want of room alone could not be had.
     no_room: Option<String>,
+    /// Why nobody knows whether the prefix has something to go on from; or why what it has could
+    /// not be had, though it is not bad.
+    unreached: Option<String>,
     /// What is not sealed was removed for a dataset.
     made_room: bool,
     step: Step,
@@ -85,6 +88,9 @@ impl Recover {
         prefix: Option<Contents>,
     ) -> Self {
         let is_known = prefix.is_some();
+        // What is older than a fresh start does not matter.
+        let may_have = Epoch(cluster.settings.restart.not_before) < cluster.epoch;
+        let unknown = "the caches have no dataset that is whole, and what the prefix has is not known";
         let prefix = prefix.unwrap_or_default();
         let (held, stored) = not_before(cluster, held, prefix.datasets);
         let mut recover = Self {
@@ -98,6 +104,7 @@ impl Recover {
             stored: None,
             prefix_hangs: false,
             no_room: None,
+            unreached: (!is_known && may_have).then(|| unknown.to_owned()),
             made_room: false,
             step: Step::Done,
         };
@@ -304,13 +311,9 @@ impl Recover {
     /// The dataset that is tried could be had if caches had more room.
     fn want_room(&mut self, reason: &Reason, keeps: bool) {
         let (Step::FromCache(candidate, _) | Step::FromPrefix(candidate, _)) = &self.step else { return };
-        let held = candidate.held.as_ref().map(|held| &held.name);
-        let name = held.or(candidate.stored.as_ref().map(|stored| &stored.name));
-        let name = name.map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
+        let what = candidate.in_words();
         let kept = if keeps { "; what is not sealed takes some, and is kept (--keep-unsealed)" } else { "" };
-        self.no_room.get_or_insert_with(|| {
-            format!("{name} (dataset {}) needs more room: {reason}{kept}", candidate.id)
-        });
+        self.no_room.get_or_insert_with(|| format!("{what} needs more room: {reason}{kept}"));
     }
 
     /// Older datasets under the id of one that is fetched are no candidates once they make room for
@@ -363,7 +366,13 @@ impl Recover {
                             return true;
                         }
                     }
-                    Step::FromPrefix(candidate, _) => {
+                    Step::FromPrefix(candidate, refetch) => {
+                        if !refetch.is_bad() {
+                            self.unreached.get_or_insert_with(|| {
+                                let what = candidate.in_words();
+                                format!("{what} is in the prefix, and cannot be fetched now: {reason}")
+                            });
+                        }
                         cluster.warn(format!(
                             "dataset {}: its copy in the prefix cannot be had: {reason}",
                             candidate.id
@@ -393,9 +402,12 @@ impl Recover {
         let Some((id, held)) = self.aside.iter().find(may_come) else {
             // No cache has any of it: the next flush would make it needless, whole as it may be.
             let floor = Epoch(cluster.settings.restart.not_before);
-            let saved = self.hindered.iter().flatten().rev().find(|age| age.epoch >= floor)?;
-            let what = format!("dataset {} was saved in the prefix when a job ended", saved.id);
-            return Some((Lack::Prefix, format!("{what}, and the PFS keeps it from being published")));
+            let saved = self.hindered.iter().flatten().rev().find(|age| age.epoch >= floor);
+            let saved = saved.map(|saved| {
+                let what = format!("dataset {} was saved in the prefix when a job ended", saved.id);
+                format!("{what}, and the PFS keeps it from being published")
+            });
+            return saved.or_else(|| self.unreached.take()).map(|reason| (Lack::Prefix, reason));
         };
         let name = String::from_utf8_lossy(&held.name);
         let reason = format!("{name} (dataset {id}) is in the caches in part only, and the prefix is away");
@@ -468,7 +480,7 @@ impl Recover {
                 Event::Committed { id, result } if id == candidate.id => {
                     refetch.committed(cluster, node, result)
                 }
-                Event::Dropped(id) if id == candidate.id => refetch.dropped(node),
+                Event::Dropped(id) if id == candidate.id => refetch.dropped(cluster, node),
                 _ => None,
             },
             (Step::IntoPrefix(candidate, saving), Event::Saved { id, result }) if id == candidate.id => {
@@ -494,14 +506,14 @@ impl Recover {
         &mut self,
         cluster: &mut Cluster,
         stored: &StoredDataset,
-        catalog: Result<Catalog, &str>,
+        catalog: Result<Catalog, &PfsFailure>,
     ) {
         // One that comes late is another candidate's.
         let asked = |refetch: &Refetch| refetch.is_of(stored);
         let outcome = match &mut self.step {
             Step::FromPrefix(_, refetch) if asked(refetch) => match catalog {
                 Ok(catalog) => refetch.catalog(cluster, catalog),
-                Err(reason) => refetch.unreadable(reason),
+                Err(failure) => refetch.unreadable(cluster, failure),
             },
             _ => None,
         };
@@ -568,8 +580,9 @@ fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::control::{FetchFailure, HeldState};
+    use scrfs::control::{FetchFailure, HeldState, Settings};
     use scrfs::dataset::MemberPlace;
+    use scrfs::prefix::{PfsCause, PfsTask};
 
     use super::candidate::tests::{held, stored};
     use super::*;
@@ -615,7 +628,7 @@ mod tests {
         readable.layout.members.push(place);
         let bad = || FetchFailure { reason: "CRC".to_owned(), corrupt: true, full: None };
         // Whether the older one is read in the end, and whether it was evicted.
-        let tried = |records: Result<Catalog, &str>| {
+        let tried = |records: Result<Catalog, &PfsFailure>| {
             let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings(), 0);
             let newer = stored(2, 5);
             let contents = Contents { datasets: vec![newer.clone()], ..Contents::default() };
@@ -634,7 +647,83 @@ mod tests {
             };
             [Command::ReadCatalog(id), Command::Evict(id)].map(|command| is_told(&command))
         };
-        assert_eq!(tried(Err("it hangs")), [true, false]);
+        assert_eq!(tried(Err(&failure(PfsCause::Damaged))), [true, false]);
         assert_eq!(tried(Ok(readable)), [false, true]);
+    }
+
+    fn failure(cause: PfsCause) -> PfsFailure {
+        PfsFailure { cause, reason: "its records".into() }
+    }
+
+    /// All is found: why the start is given up, if it is.
+    fn given_up(cluster: &mut Cluster, recover: &mut Recover) -> Option<String> {
+        assert!(recover.found().is_some());
+        recover.present(cluster, 0);
+        let mut outputs = cluster.take_outputs().into_iter();
+        outputs.find_map(|output| match output {
+            Output::GiveUp(Lack::Prefix, reason) => Some(reason),
+            _ => None,
+        })
+    }
+
+    /// The caches are empty: a program that began from nothing would write over what the prefix may
+    /// have.
+    #[test]
+    fn a_prefix_of_which_nothing_is_known_is_not_taken_for_an_empty_one() {
+        let is_given_up = |contents: Option<Contents>, not_before, fetch| {
+            let mut settings = Settings { fetch, ..settings() };
+            settings.restart.not_before = not_before;
+            let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings, 0);
+            let mut recover = Recover::begin(&mut cluster, BTreeMap::new(), contents);
+            given_up(&mut cluster, &mut recover).is_some_and(|why| why.contains("is not known"))
+        };
+        assert!(is_given_up(None, 0, true));
+        assert!(!is_given_up(Some(Contents::default()), 0, true), "it is empty");
+        assert!(!is_given_up(None, 0, false), "SCR_FETCH=0");
+        // With `--fresh`: in the first start, and after one that may have flushed something.
+        assert_eq!([u64::MAX, 9, 8].map(|floor| is_given_up(None, floor, true)), [false, false, true]);
+    }
+
+    #[test]
+    fn what_the_prefix_has_and_does_not_give_now_is_tried_again_and_not_begun_anew_without() {
+        let id = DatasetId(5);
+        let mut readable = Catalog { epoch: Epoch(2), ..catalog(5) };
+        let place = MemberPlace { host: "a".to_owned(), files: 0, bytes: 0, taken: None };
+        readable.layout.members.push(place);
+        // Each try fails so; `None`: the prefix is silent. How often the records were asked for, and
+        // whether the start is given up.
+        let tried = |tries: &[Option<(Result<Catalog, PfsFailure>, bool)>]| {
+            let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings(), 0);
+            let (newer, older) = (stored(2, 5), stored(1, 4));
+            let is_of = |of: &StoredDataset, output: &Output| {
+                *output == Output::Pfs(PfsTask::ReadCatalog(of.clone()))
+            };
+            let datasets = vec![newer.clone(), StoredDataset { usable: false, ..older }];
+            let contents = Contents { datasets, ..Contents::default() };
+            let mut recover = Recover::begin(&mut cluster, BTreeMap::new(), Some(contents));
+            for one in tries {
+                if let Some((records, corrupt)) = one {
+                    recover.stored(&mut cluster, &newer, records.as_ref().map(Catalog::clone));
+                    let reason = "EIO".to_owned();
+                    let result = Err(FetchFailure { reason, corrupt: *corrupt, full: None });
+                    for event in [Event::FetchedMember { id, result }, Event::Dropped(id)] {
+                        recover.event(&mut cluster, NodeRank(0), event);
+                    }
+                }
+                cluster.now += 60_000 * MS;
+                recover.tick(&mut cluster);
+            }
+            let asked = cluster.take_outputs().iter().filter(|output| is_of(&newer, output)).count();
+            (asked, given_up(&mut cluster, &mut recover).is_some())
+        };
+        let bytes = |corrupt| Some((Ok(readable.clone()), corrupt));
+        let records = |cause| Some((Err(failure(cause)), false));
+        let passing = || records(PfsCause::Unavailable);
+        assert_eq!(tried(&[bytes(false), bytes(false), bytes(false)]), (3, true));
+        assert_eq!(tried(&[passing(), bytes(false), passing()]), (3, true));
+        assert_eq!(tried(&[None]), (1, true));
+        assert_eq!(tried(&[bytes(false), None]), (2, true));
+        assert_eq!(tried(&[passing(), bytes(true)]), (2, false), "its bytes are bad");
+        assert_eq!(tried(&[records(PfsCause::Damaged)]), (1, false), "its records are");
     }
 }

@@ -9,7 +9,7 @@ use scrfs::control::{Command, FetchFailure, FrozenFile, Reason};
 use scrfs::dataset::{Catalog, Entry, EntryKind, Layout, Protection};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::path::RelPath;
-use scrfs::prefix::{PfsTask, StoredDataset};
+use scrfs::prefix::{PfsCause, PfsFailure, PfsTask, StoredDataset};
 use scrfs::redundancy::sets::lay_out;
 
 use super::answers::Answers;
@@ -25,6 +25,10 @@ use crate::job::About;
 
 /// A PFS that hangs must not keep what caches have from being presented.
 const READ_LIMIT: u64 = 60_000 * MS;
+/// It is tried again so many times after what may pass: an error of the PFS, or on a node.
+const TRIES_AGAIN: u32 = 2;
+/// And after so long, microseconds.
+const PAUSE: u64 = 3_000 * MS;
 
 #[derive(Debug)]
 enum Step {
@@ -36,6 +40,8 @@ enum Step {
     Committing(Committing),
     /// It failed: what was fetched goes.
     Dropping(Answers<()>, Reason, Cause),
+    /// It is begun again at this time.
+    Waiting(u64),
 }
 
 /// Why it failed.
@@ -66,6 +72,10 @@ pub(super) struct Refetch {
     source: Option<Catalog>,
     /// Members that are fetched behind the programs.
     absent: BTreeSet<Member>,
+    /// The times that it failed for what may pass.
+    failures: u32,
+    /// What the prefix has of it is bad.
+    bad: bool,
     step: Step,
 }
 
@@ -77,7 +87,7 @@ impl Refetch {
         let holders = cluster.nodes().filter(|_| !held.is_empty()).collect();
         let revision = held.iter().map(Held::highest_revision).max();
         let (source, absent, step) = (None, BTreeSet::new(), Step::Reading(cluster.now + READ_LIMIT));
-        Self { stored, holders, revision, source, absent, step }
+        Self { stored, holders, revision, source, absent, failures: 0, bad: false, step }
     }
 
     /// Members that no node has, and that are fetched while programs run.
@@ -116,13 +126,33 @@ impl Refetch {
     }
 
     /// The prefix cannot give its catalog.
-    pub(super) fn unreadable(&mut self, reason: &str) -> Option<Recovered> {
-        matches!(self.step, Step::Reading(_)).then(|| Recovered::Failed(reason.into()))
+    pub(super) fn unreadable(&mut self, cluster: &mut Cluster, failure: &PfsFailure) -> Option<Recovered> {
+        if !matches!(self.step, Step::Reading(_)) {
+            return None;
+        }
+        self.bad |= failure.cause == PfsCause::Damaged;
+        Some(self.failed(cluster, failure.reason.clone()))
+    }
+
+    /// What the prefix has of it is bad, as far as that was seen: no later try gives it.
+    pub(super) fn is_bad(&self) -> bool {
+        self.bad
+    }
+
+    /// It failed, and no node has any of it: it is tried again where that may help.
+    fn failed(&mut self, cluster: &mut Cluster, reason: Reason) -> Recovered {
+        if self.bad || self.failures == TRIES_AGAIN {
+            return Recovered::Failed(reason);
+        }
+        self.failures += 1;
+        self.step = Step::Waiting(cluster.now + PAUSE);
+        cluster.warn(format!("dataset {}: its fetch failed, and is tried again: {reason}", self.id()));
+        Recovered::Running
     }
 
     /// What caches have under its id goes, or has gone.
     pub(super) fn evicts(&self) -> bool {
-        !self.holders.is_empty() && !matches!(self.step, Step::Reading(_))
+        !self.holders.is_empty() && !matches!(self.step, Step::Reading(_) | Step::Waiting(_))
     }
 
     /// This is the dataset that is fetched.
@@ -297,6 +327,7 @@ impl Refetch {
 
     fn fail(&mut self, cluster: &mut Cluster, reason: Reason, cause: Cause) -> Recovered {
         if cause == Cause::Corrupt {
+            self.bad = true;
             cluster.pfs(PfsTask::MarkFailed(self.stored.clone()));
         }
         cluster.send_all(Command::Drop { id: self.id(), reason: reason.clone() });
@@ -305,20 +336,28 @@ impl Refetch {
     }
 
     /// A node has dropped what it fetched; `None` when that is not awaited.
-    pub(super) fn dropped(&mut self, node: NodeRank) -> Option<Recovered> {
+    pub(super) fn dropped(&mut self, cluster: &mut Cluster, node: NodeRank) -> Option<Recovered> {
         let Step::Dropping(answers, reason, cause) = &mut self.step else { return None };
         Some(match answers.answered(node, ())? {
             false => Recovered::Running,
             true if *cause == Cause::NoRoom => Recovered::NoRoom(reason.clone()),
-            true => Recovered::Failed(reason.clone()),
+            true => {
+                let reason = reason.clone();
+                self.failed(cluster, reason)
+            }
         })
     }
 
-    /// It fails when the prefix leaves it without an answer.
+    /// It fails for good when the prefix leaves it without an answer.
     pub(super) fn tick(&mut self, cluster: &mut Cluster) -> Option<Recovered> {
         match &mut self.step {
             Step::Reading(until) if *until <= cluster.now => {
                 Some(Recovered::Failed("the prefix does not give its records in time".into()))
+            }
+            Step::Waiting(until) if *until <= cluster.now => {
+                cluster.pfs(PfsTask::ReadCatalog(self.stored.clone()));
+                self.step = Step::Reading(cluster.now + READ_LIMIT);
+                None
             }
             Step::Committing(committing) => {
                 committing.tick(cluster);

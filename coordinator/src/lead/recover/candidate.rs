@@ -18,6 +18,14 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    /// Its name and id.
+    pub(super) fn in_words(&self) -> String {
+        let held = self.held.as_ref().map(|held| &held.name);
+        let name = held.or(self.stored.as_ref().map(|stored| &stored.name));
+        let name = name.map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
+        format!("{name} (dataset {})", self.id)
+    }
+
     pub(super) fn age(&self) -> Option<(Epoch, DatasetId)> {
         let held = self.held.as_ref().map(|held| held.epoch);
         held.or(self.stored.as_ref().map(|stored| stored.epoch)).map(|epoch| (epoch, self.id))

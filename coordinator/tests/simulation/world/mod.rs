@@ -401,7 +401,9 @@ impl World {
             }
             Output::Ready(current) => self.got_ready(current.map(|(_, name)| name)),
             Output::GiveUp(lack, reason) => {
-                let waits = if lack == Lack::Room { !self.cramped.is_empty() } else { self.hangs };
+                // Also where what was injected has hit each try.
+                let fails = self.trouble_in_restart && self.trouble > 0;
+                let waits = if lack == Lack::Room { !self.cramped.is_empty() } else { self.hangs || fails };
                 assert!(waits, "given up: {reason}");
                 self.starved = true;
             }
