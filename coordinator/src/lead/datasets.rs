@@ -15,6 +15,8 @@ pub(super) struct Known {
     pub(super) catalog: Arc<Catalog>,
     /// It is on the PFS.
     pub(super) flushed: bool,
+    /// Its copy on the PFS was found bad: what else is good of it is read, nothing is counted on.
+    pub(super) bad_there: bool,
     /// A newer generation has, or had, its place: no node lists it any more.
     pub(super) replaced: bool,
     /// Members that no node has; the others can give them back.
@@ -22,6 +24,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// The PFS may give files of it.
+    pub(super) fn in_prefix(&self) -> bool {
+        self.flushed || self.bad_there
+    }
+
     /// The absent members, set by set; with each, whether the others of its set give it back.
     pub(super) fn given_back(&self) -> impl Iterator<Item = (Member, bool)> {
         let layout = &self.catalog.layout;
@@ -84,7 +91,10 @@ impl Datasets {
             replaced |= age(&known.catalog) > age(&catalog);
             known.replaced |= age(&known.catalog) < age(&catalog);
         }
-        self.listed.insert(catalog.id, Known { catalog, flushed, replaced, absent: BTreeSet::new() });
+        self.listed.insert(
+            catalog.id,
+            Known { catalog, flushed, bad_there: false, replaced, absent: BTreeSet::new() },
+        );
     }
 
     /// No node has these members of it.
@@ -180,10 +190,21 @@ impl Datasets {
         self.highest_flushed = self.highest_flushed.max(id.0);
         let listed = self.listed.get_mut(&id);
         if let Some(known) = listed.or_else(|| self.failed.get_mut(&id)) {
-            known.flushed = true;
+            (known.flushed, known.bad_there) = (true, false);
             let age = age(&known.catalog);
             self.on_pfs(age);
         }
+    }
+
+    /// Its copy on the PFS is bad; false when that was known, or there is no such dataset. What has
+    /// members that only the PFS gives back cannot be flushed again: it goes on from what is there.
+    pub(super) fn bad_there(&mut self, id: DatasetId) -> bool {
+        let listed = self.listed.get_mut(&id);
+        let Some(known) = listed.or_else(|| self.failed.get_mut(&id)) else { return false };
+        if known.given_back().all(|(_, by_its_set)| by_its_set) {
+            known.flushed = false;
+        }
+        !std::mem::replace(&mut known.bad_there, true)
     }
 
     /// The PFS has a dataset of this age.
@@ -250,7 +271,7 @@ mod tests {
         };
         let absent = [1, 3, 4].map(Member).into();
         let catalog = Arc::new(Catalog { layout, ..catalog(1) });
-        let known = Known { catalog, flushed: false, replaced: false, absent };
+        let known = Known { catalog, flushed: false, bad_there: false, replaced: false, absent };
         let given_back = [(1, true), (3, false), (4, false)].map(|(member, is)| (Member(member), is));
         assert_eq!(known.given_back().collect::<Vec<_>>(), given_back);
         let together = [1, 3, 4, 0].map(|at| known.rebuilt_with(&set, at));

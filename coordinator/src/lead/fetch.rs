@@ -118,8 +118,6 @@ pub(super) struct Fetches {
     wanted: BTreeSet<(DatasetId, Member)>,
     /// Rebuilds ended: what waited for that can go on.
     ended: bool,
-    /// Their copies on the PFS were marked FAILED.
-    failed_there: BTreeSet<DatasetId>,
     restores: Restores,
 }
 
@@ -233,7 +231,7 @@ impl Fetches {
                     fetch.bad.insert(copy.member);
                     continue;
                 }
-                if known.flushed && !fetch.copied {
+                if known.in_prefix() && !fetch.copied {
                     let reason = format!("member {} is on no node", copy.member);
                     fetch.missed.push(Missed::bad(reason));
                     continue;
@@ -262,7 +260,7 @@ impl Fetches {
             }
             fetch.missed.push(Missed::passing(format!("bad again after {REBUILDS_MAX} rebuilds")));
         }
-        if known.flushed && !std::mem::replace(&mut fetch.copied, true) {
+        if known.in_prefix() && !std::mem::replace(&mut fetch.copied, true) {
             let Some(&request) = fetch.requests.first() else { return };
             fetch.step = Step::Copying(request);
             let (file, directory) = (fetch.file.clone(), cluster.prefix_of(&known.catalog.name));
@@ -389,20 +387,27 @@ impl Fetches {
     ) {
         let corrupt = result.as_ref().is_err_and(|failure| failure.corrupt);
         if corrupt {
-            self.fail_there(cluster, id);
+            Self::fail_there(cluster, id);
         }
         self.ended |= self.restores.fetched(cluster, node, id, result);
     }
 
     /// Its copy on the PFS is marked FAILED, once.
-    fn fail_there(&mut self, cluster: &mut Cluster, id: DatasetId) {
-        let Some(known) = cluster.datasets.any(id).filter(|_| self.failed_there.insert(id)) else { return };
+    fn fail_there(cluster: &mut Cluster, id: DatasetId) {
+        if !cluster.datasets.bad_there(id) {
+            return;
+        }
+        let Some(known) = cluster.datasets.any(id) else { return };
+        let is_flushed = known.flushed;
         let (epoch, name) = (known.catalog.epoch, known.catalog.name.clone());
         let directory = cluster.prefix_of(&name);
         let stored =
             StoredDataset { id, epoch, name, directory, created_us: None, usable: true, current: false };
         cluster.warn(format!("dataset {id}: its copy on the PFS is bad and is marked FAILED"));
         cluster.pfs(PfsTask::MarkFailed(stored));
+        if !is_flushed {
+            cluster.send_all(Command::UnmarkFlushed(id));
+        }
     }
 
     /// All fetches that waited for the rebuild of this member go on.
@@ -448,7 +453,7 @@ impl Fetches {
         fetch.missed.push(Missed { bad: failure.corrupt, full, ..Missed::passing(reason) });
         let id = fetch.file.id;
         if failure.corrupt {
-            self.fail_there(cluster, id);
+            Self::fail_there(cluster, id);
         }
         self.next_source(cluster, &key);
         true
@@ -560,6 +565,31 @@ mod tests {
             ended(&mut cluster, &mut fetches, job, moved());
         }
         assert_eq!(told(&mut cluster), ["fetched 5"], "and the dataset has not failed");
+    }
+
+    /// The caches have the last good copy.
+    #[test]
+    fn what_is_bad_on_the_pfs_is_not_flushed_any_more_unless_only_the_pfs_gives_the_rest() {
+        // What is marked and told, whether it counts as flushed, and whether it is read from there.
+        let found = |absent: &[u32]| {
+            let (mut cluster, mut fetches) = fetch(&[]);
+            let catalog = Arc::clone(&cluster.datasets.any(ID).unwrap().catalog);
+            cluster.datasets.insert(catalog, true);
+            cluster.lacks(ID, absent.iter().copied().map(Member).collect());
+            for _ in 0..2 {
+                let failure = FetchFailure { reason: "CRC".to_owned(), corrupt: true, full: None };
+                fetches.fetched_member(&mut cluster, NodeRank(0), ID, Err(failure));
+            }
+            let outputs = cluster.take_outputs();
+            let marks = |output: &&Output| matches!(output, Output::Pfs(PfsTask::MarkFailed(_)));
+            let tells = |output: &&Output| matches!(output, Output::Command(_, Command::UnmarkFlushed(ID)));
+            let known = cluster.datasets.any(ID).unwrap();
+            let counts = [outputs.iter().filter(marks).count(), outputs.iter().filter(tells).count()];
+            (counts, known.flushed, known.in_prefix())
+        };
+        assert_eq!(found(&[]), ([1, 1], false, true));
+        assert_eq!(found(&[0]), ([1, 1], false, true), "its set gives it back");
+        assert_eq!(found(&[0, 1]), ([1, 0], true, true));
     }
 
     /// Its set has wrong bytes, so an absent member comes from the prefix; meanwhile another member

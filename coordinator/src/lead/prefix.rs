@@ -181,7 +181,7 @@ impl Running {
         let Survey::Known(Contents { datasets, .. }) = &self.survey else { return };
         for dataset in datasets.iter().filter(|dataset| dataset.usable) {
             let known = self.cluster.datasets.any(dataset.id);
-            if known.is_some_and(|known| !known.flushed && dataset.is(&known.catalog)) {
+            if known.is_some_and(|known| !known.in_prefix() && dataset.is(&known.catalog)) {
                 self.cluster.datasets.flushed(dataset.id);
                 self.cluster.send_all(Command::MarkFlushed(dataset.id));
             }

@@ -123,10 +123,12 @@ impl Recover {
 
     /// The chosen datasets become the known ones.
     pub(super) fn hand_over(self, cluster: &mut Cluster) {
-        for Chosen { catalog, flushed, absent } in self.chosen {
+        for Chosen { catalog, flushed, marked, absent } in self.chosen {
             let id = catalog.id;
             if flushed {
                 cluster.send_all(Command::MarkFlushed(catalog.id));
+            } else if marked {
+                cluster.send_all(Command::UnmarkFlushed(catalog.id));
             }
             cluster.note_unprotected(&catalog);
             cluster.datasets.insert(catalog, flushed);
@@ -336,19 +338,20 @@ impl Recover {
             None => return false,
             Some(Recovered::Running) => {}
             Some(Recovered::Done(catalog)) => {
-                let (flushed, stored, absent) = match std::mem::replace(&mut self.step, Step::Done) {
+                let (marked, stored, absent) = match std::mem::replace(&mut self.step, Step::Done) {
                     Step::FromPrefix(candidate, refetch) => (true, candidate.stored, refetch.into_absent()),
                     Step::FromCache(candidate, rebuild) => {
                         let stored = candidate.stored.filter(|stored| stored.usable && stored.is(&catalog));
-                        let flushed = candidate.held.as_ref().is_some_and(Held::flushed) || stored.is_some();
-                        (flushed, stored, rebuild.into_absent())
+                        (candidate.held.as_ref().is_some_and(Held::flushed), stored, rebuild.into_absent())
                     }
                     _ => (false, None, BTreeSet::new()),
                 };
+                // Where it is known what the prefix has, that counts, and not what nodes recorded.
+                let flushed = stored.is_some() || marked && self.hindered.is_none();
                 if self.chosen.is_empty() {
                     self.stored = stored;
                 }
-                self.chosen.push(Chosen { catalog, flushed, absent });
+                self.chosen.push(Chosen { catalog, flushed, marked, absent });
                 self.next(cluster);
             }
             Some(Recovered::NoRoom(reason)) => {
@@ -664,6 +667,45 @@ mod tests {
             Output::GiveUp(Lack::Prefix, reason) => Some(reason),
             _ => None,
         })
+    }
+
+    /// Since it was flushed its copy was marked FAILED, or has gone.
+    #[test]
+    fn what_the_prefix_has_counts_and_not_that_a_node_saw_it_flushed() {
+        let id = DatasetId(5);
+        let catalog = Catalog { epoch: Epoch(2), name: b"ck".to_vec(), ..catalog(5) };
+        let holding = Holding {
+            revision: 0,
+            state: HeldState::Complete,
+            members: [0].into(),
+            encoded: BTreeSet::new(),
+            paths: Vec::new(),
+            flushed: true,
+            listed: true,
+            failed: false,
+        };
+        let whole = Held { nodes: [(NodeRank(0), holding)].into(), ..held(2) };
+        let presented = |contents: Option<Vec<StoredDataset>>| {
+            let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings(), 0);
+            let contents = contents.map(|datasets| Contents { datasets, ..Contents::default() });
+            let mut recover = Recover::begin(&mut cluster, [(id, whole.clone())].into(), contents);
+            recover.outcome(&mut cluster, Some(Recovered::Done(catalog.clone().into())));
+            recover.hand_over(&mut cluster);
+            let outputs = cluster.take_outputs();
+            let is_told = |told: Command| {
+                outputs.iter().any(|output| matches!(output, Output::Command(_, command) if *command == told))
+            };
+            let flushed = cluster.datasets.get(id).map(|known| known.flushed);
+            (flushed, is_told(Command::MarkFlushed(id)), is_told(Command::UnmarkFlushed(id)))
+        };
+        let bad = StoredDataset { usable: false, ..stored(2, 5) };
+        let other = StoredDataset { created_us: Some(7), ..stored(2, 5) };
+        for contents in [vec![], vec![bad], vec![other]] {
+            assert_eq!(presented(Some(contents.clone())), (Some(false), false, true), "{contents:?}");
+        }
+        for contents in [Some(vec![stored(2, 5)]), None] {
+            assert_eq!(presented(contents.clone()), (Some(true), true, false), "{contents:?}");
+        }
     }
 
     /// The caches are empty: a program that began from nothing would write over what the prefix may

@@ -51,7 +51,7 @@ impl Restores {
         cluster: &'a Cluster,
         known: &'a Known,
     ) -> impl Iterator<Item = (Member, Way, Option<&'a Tried>)> {
-        let in_prefix = known.flushed && cluster.settings.fetch;
+        let in_prefix = known.in_prefix() && cluster.settings.fetch;
         known.given_back().filter_map(move |(member, given_back)| {
             let tried = self.tried.get(&(known.catalog.id, member));
             if given_back && tried.is_none_or(|tried| !tried.set_is_bad) {

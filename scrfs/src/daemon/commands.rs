@@ -65,6 +65,7 @@ impl Node {
             }
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(Some(link), id)),
+            Command::UnmarkFlushed(id) => self.in_records(link, move |node| node.unmark_flushed(link, id)),
             Command::FlushFailed { id, reason, given_up } => {
                 self.flush_failed(id, FlushFailure { reason, given_up });
             }
@@ -201,9 +202,7 @@ impl Node {
     /// `link`: the lead's that says so, if any.
     pub(super) fn mark_flushed(&self, link: Option<u64>, id: DatasetId) {
         let mut disk = self.disk.lock();
-        // A lead that was replaced while this waited for the lock may speak of another prefix.
-        let attached = self.state.lock().attached.as_ref().map(|attached| attached.link.id());
-        if link.is_some() && link != attached {
+        if link.is_some_and(|link| !self.is_attached(link)) {
             return;
         }
         let marked = disk.change(&self.state, |table| {
@@ -225,6 +224,32 @@ impl Node {
             Err(error) => {
                 self.events.error(Some(id), &format!("that it is on the PFS cannot be recorded: {error}"));
             }
+        }
+    }
+
+    /// A lead that was replaced while this waited for the lock of the records may speak of another
+    /// prefix.
+    fn is_attached(&self, link: u64) -> bool {
+        self.state.lock().attached.as_ref().is_some_and(|attached| attached.link.id() == link)
+    }
+
+    fn unmark_flushed(&self, link: u64, id: DatasetId) {
+        let mut disk = self.disk.lock();
+        if !self.is_attached(link) {
+            return;
+        }
+        let was_marked = self.state.lock().table.datasets.get(&id).is_some_and(|dataset| dataset.flushed);
+        let unmarked = disk.change(&self.state, |table| {
+            if let Some(dataset) = table.datasets.get_mut(&id) {
+                dataset.flushed = false;
+            }
+        });
+        drop(disk);
+        if was_marked {
+            self.events.warning(Some(id), "is not on the PFS any more: its copy there is bad, or gone");
+        }
+        if let Err(error) = unmarked {
+            self.events.error(Some(id), &format!("that it is not on the PFS cannot be recorded: {error}"));
         }
     }
 

@@ -298,6 +298,7 @@ pub(super) fn is_waited_for(command: &Command) -> bool {
         | Command::Evict(_)
         | Command::FlushMember { .. }
         | Command::MarkFlushed(_)
+        | Command::UnmarkFlushed(_)
         | Command::FlushFailed { .. }
         | Command::MarkFailed { .. }
         | Command::Verify(_)

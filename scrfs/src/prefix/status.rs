@@ -74,6 +74,7 @@ impl Reporter {
                 | Command::Evict(_)
                 | Command::FlushMember { .. }
                 | Command::MarkFlushed(_)
+                | Command::UnmarkFlushed(_)
                 | Command::MarkFailed { .. }
                 | Command::Present { .. }
                 | Command::Note { .. }

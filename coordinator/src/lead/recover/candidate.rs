@@ -45,6 +45,8 @@ pub(in crate::lead) struct Chosen {
     pub(in crate::lead) catalog: Arc<Catalog>,
     /// It is on the PFS.
     pub(in crate::lead) flushed: bool,
+    /// A node has recorded that it is, though it is not.
+    pub(in crate::lead) marked: bool,
     /// Members that no node has yet.
     pub(in crate::lead) absent: BTreeSet<Member>,
 }
@@ -53,7 +55,7 @@ pub(in crate::lead) struct Chosen {
 impl Chosen {
     /// One that the caches have whole.
     pub(in crate::lead) fn cached(catalog: Catalog) -> Self {
-        Self { catalog: Arc::new(catalog), flushed: false, absent: BTreeSet::new() }
+        Self { catalog: Arc::new(catalog), flushed: false, marked: false, absent: BTreeSet::new() }
     }
 }
 

@@ -460,6 +460,11 @@ impl Daemon {
                     dataset.flushed = true;
                 }
             }
+            Command::UnmarkFlushed(id) => {
+                if let Some(dataset) = self.datasets.get_mut(&id) {
+                    dataset.flushed = false;
+                }
+            }
             Command::MarkFailed { id, .. } => {
                 if let Some(dataset) = self.datasets.get_mut(&id) {
                     dataset.failed = true;

@@ -77,7 +77,15 @@ fn every_step_survives_a_restart() {
     survives_restart(&mut bench);
     assert!(bench.inventory().datasets[0].flushed);
 
+    // Its copy on the PFS is bad.
     let mut lead = bench.serving(6);
+    lead.send(Command::UnmarkFlushed(DatasetId(1)));
+    lead.send(Command::ReadCatalog(DatasetId(1)));
+    let Event::Catalog { catalog: Some(_), .. } = lead.next() else { panic!() };
+    survives_restart(&mut bench);
+    assert!(!bench.inventory().datasets[0].flushed);
+
+    let mut lead = bench.serving(7);
     lead.send(Command::Evict(DatasetId(1)));
     assert_eq!(lead.next(), Event::Evicted(DatasetId(1)));
     assert!(!bench.tree.at(&path("ck")).exists());
