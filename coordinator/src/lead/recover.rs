@@ -359,6 +359,17 @@ impl Recover {
                     return true;
                 }
                 self.want_room(&reason, cluster.settings.restart.keep_unsealed);
+                // As many bytes of the prefix have no room either: what caches have would go for a
+                // fetch that fails. A lazy one lists it without any.
+                if !cluster.settings.restart.lazy_fetch
+                    && let Step::FromCache(candidate, _) = &self.step
+                {
+                    let candidate = candidate.clone();
+                    cluster.warn(format!("dataset {} has no room in the caches: {reason}", candidate.id));
+                    self.put_aside(cluster, candidate);
+                    self.next(cluster);
+                    return true;
+                }
                 return self.outcome(cluster, Some(Recovered::Failed(reason)));
             }
             Some(Recovered::Failed(reason)) => {
@@ -615,17 +626,7 @@ mod tests {
     /// Ids were given twice: a node has an older dataset under the id of one that the prefix has.
     #[test]
     fn what_has_the_id_of_one_that_is_fetched_stays_a_candidate_until_it_makes_room() {
-        let holding = Holding {
-            revision: 0,
-            state: HeldState::Complete,
-            members: [0].into(),
-            encoded: BTreeSet::new(),
-            paths: Vec::new(),
-            flushed: false,
-            listed: false,
-            failed: false,
-        };
-        let older = Held { nodes: [(NodeRank(0), holding)].into(), ..held(1) };
+        let older = Held { nodes: [(NodeRank(0), holding(false))].into(), ..held(1) };
         let place = MemberPlace { host: "a".to_owned(), files: 0, bytes: 0, taken: None };
         let mut readable = Catalog { epoch: Epoch(2), ..catalog(5) };
         readable.layout.members.push(place);
@@ -654,6 +655,20 @@ mod tests {
         assert_eq!(tried(Ok(readable)), [false, true]);
     }
 
+    /// A node has it complete; `presented`: it lists it, and saw it flushed.
+    fn holding(presented: bool) -> Holding {
+        Holding {
+            revision: 0,
+            state: HeldState::Complete,
+            members: [0].into(),
+            encoded: BTreeSet::new(),
+            paths: Vec::new(),
+            flushed: presented,
+            listed: presented,
+            failed: false,
+        }
+    }
+
     fn failure(cause: PfsCause) -> PfsFailure {
         PfsFailure { cause, reason: "its records".into() }
     }
@@ -669,22 +684,34 @@ mod tests {
         })
     }
 
+    /// What caches have of it would go before one byte of the prefix was read.
+    #[test]
+    fn what_has_no_room_in_the_caches_is_not_fetched_in_its_place() {
+        let tried = |lazy_fetch, outcome: Recovered| {
+            let mut settings = settings();
+            settings.restart.keep_unsealed = true;
+            settings.restart.lazy_fetch = lazy_fetch;
+            let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings, 0);
+            let contents = Contents { datasets: vec![stored(2, 5)], ..Contents::default() };
+            let held = [(DatasetId(5), Held { nodes: [(NodeRank(0), holding(true))].into(), ..held(2) })];
+            let mut recover = Recover::begin(&mut cluster, held.into(), Some(contents));
+            recover.outcome(&mut cluster, Some(outcome));
+            let is_read = cluster.take_outputs().contains(&Output::Pfs(PfsTask::ReadCatalog(stored(2, 5))));
+            let lack = recover.found().is_some().then(|| recover.lacking(&cluster).map(|(lack, _)| lack));
+            (is_read, lack.flatten())
+        };
+        let no_room = || Recovered::NoRoom("full".into());
+        assert_eq!(tried(false, no_room()), (false, Some(Lack::Room)));
+        assert_eq!(tried(true, no_room()), (true, None));
+        assert_eq!(tried(false, Recovered::Failed("gone".into())), (true, None));
+    }
+
     /// Since it was flushed its copy was marked FAILED, or has gone.
     #[test]
     fn what_the_prefix_has_counts_and_not_that_a_node_saw_it_flushed() {
         let id = DatasetId(5);
         let catalog = Catalog { epoch: Epoch(2), name: b"ck".to_vec(), ..catalog(5) };
-        let holding = Holding {
-            revision: 0,
-            state: HeldState::Complete,
-            members: [0].into(),
-            encoded: BTreeSet::new(),
-            paths: Vec::new(),
-            flushed: true,
-            listed: true,
-            failed: false,
-        };
-        let whole = Held { nodes: [(NodeRank(0), holding)].into(), ..held(2) };
+        let whole = Held { nodes: [(NodeRank(0), holding(true))].into(), ..held(2) };
         let presented = |contents: Option<Vec<StoredDataset>>| {
             let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings(), 0);
             let contents = contents.map(|datasets| Contents { datasets, ..Contents::default() });
