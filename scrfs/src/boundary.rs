@@ -331,6 +331,10 @@ pub trait MountedTree: Send + Sync {
         Ok(true)
     }
 
+    /// A restart is about to present datasets: no program has any business left with what is there
+    /// until now. A change of a sealed dataset that was asked for before is not made after this.
+    fn presenting(&self) {}
+
     /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart).
     /// `keep`: it is put out of sight instead, under this label.
     fn remove_junk(&self, keep: Option<&str>) -> Result<(), Errno>;

@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, Uid};
 use rustix::io::Errno;
@@ -210,16 +211,44 @@ impl Cache {
             Files::InTree => {
                 tree.backing_directory(&dataset.name).map_err(|e| io::Error::from_raw_os_error(e.0))
             }
-            Files::Aside | Files::Beneath => self.aside(dataset.id),
+            Files::Aside => match self.aside(dataset.id) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => self.nothing(dataset.id),
+                other => other,
+            },
+            Files::Beneath => self.aside(dataset.id),
         }
     }
 
+    /// As [`Cache::home`], for files that arrive: one that is aside is made where it is not there.
+    pub(super) fn home_to_fill(&self, dataset: &Dataset, tree: &dyn MountedTree) -> io::Result<OwnedFd> {
+        let id = dataset.id;
+        if dataset.life.files() == Files::Aside && self.store_with(id, "aside")?.is_none() {
+            return beneath::make_directories(
+                self.own(id)?.as_fd(),
+                &RelPath::new("aside").map_err(invalid)?,
+            );
+        }
+        self.home(dataset, tree)
+    }
+
+    /// Where a dataset's files are aside; never made here. The caller may have seen the dataset
+    /// before a restart presented it: a new directory would hide the files in the tree from the
+    /// next worker.
     pub(super) fn aside(&self, id: DatasetId) -> io::Result<OwnedFd> {
-        let own = match self.store_with(id, "aside")? {
-            Some(store) => self.own_in(store, id)?,
-            None => self.own(id)?,
-        };
-        beneath::make_directories(own.as_fd(), &RelPath::new("aside").map_err(invalid)?)
+        let path = Self::own_path(id)?.join(b"aside").map_err(invalid)?;
+        let store = self.store_with(id, "aside")?.ok_or(Errno::NOENT)?;
+        beneath::open_directory(self.root(store), &path)
+    }
+
+    /// A directory with nothing in it, and without a name: nobody can put anything there.
+    fn nothing(&self, id: DatasetId) -> io::Result<OwnedFd> {
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let own = self.own(id)?;
+        let name = format!("nothing.{}", SERIAL.fetch_add(1, Ordering::Relaxed));
+        let path = RelPath::new(name).map_err(invalid)?;
+        let directory = beneath::make_directories(own.as_fd(), &path)?;
+        rustix::fs::unlinkat(&own, path.as_path(), AtFlags::REMOVEDIR)?;
+        Ok(directory)
     }
 
     /// Are its files aside?

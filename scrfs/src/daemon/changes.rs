@@ -165,7 +165,7 @@ impl Node {
     pub(super) fn open_for(&self, op: &DirOp) -> Result<(), i32> {
         let DirOp::Make { path, .. } = op else { return Ok(()) };
         let Some((id, _)) = self.inside(path) else { return Ok(()) };
-        self.change(id).map_err(|reason| {
+        self.change(id, self.presentations()).map_err(|reason| {
             self.events.error(Some(id), &format!("its next generation cannot begin: {reason}"));
             libc::EIO
         })

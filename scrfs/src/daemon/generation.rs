@@ -65,7 +65,7 @@ impl Generations {
 #[derive(Debug, thiserror::Error)]
 enum CopyError {
     /// The program's request looks for the file again.
-    #[error("the file has another name now")]
+    #[error("the file, or its dataset, is not what it was")]
     Moved,
     /// The bytes were read, and they are not those that were sealed. Both as size and CRC32.
     #[error("{} bytes with CRC {:#x}, sealed were {} with {:#x}", found.0, found.1, sealed.0, sealed.1)]
@@ -94,25 +94,41 @@ pub(super) fn top_of(name: &[u8]) -> Result<RelPath, PathError> {
 }
 
 impl Node {
-    /// Carries out a program's request in the generations' thread; `done` also runs when the node
-    /// ends first.
+    /// Carries out a program's request in the generations' thread, unless a restart comes first
+    /// (EINTR); `work` is given the number of presentations before it was asked for. `done` also
+    /// runs when the node ends first.
     pub(super) fn in_generations(
         &self,
         done: Completion,
-        work: impl FnOnce(&Self) -> Result<(), Errno> + Send + 'static,
+        work: impl FnOnce(&Self, u64) -> Result<(), Errno> + Send + 'static,
     ) {
-        let (me, answer) = (self.me.clone(), Answer::new(done));
+        let (me, answer, asked) = (self.me.clone(), Answer::new(done), self.presentations());
         self.lanes.generations.run(move || {
-            if let Some(node) = me.upgrade() {
-                answer.give(work(&node));
-            }
+            let Some(node) = me.upgrade() else { return };
+            let is_over = || node.presentations() != asked;
+            let result = if is_over() { Ok(()) } else { work(&node, asked) };
+            answer.give(if is_over() { Err(Errno(libc::EINTR)) } else { result });
         });
+    }
+
+    /// How often restarts have presented datasets. Programs that asked for anything before that
+    /// have ended: what they asked for is not done any more.
+    pub(super) fn presentations(&self) -> u64 {
+        self.state.lock().presentations
+    }
+
+    /// A restart presents datasets: from now on no next generation begins for who asked before.
+    pub(super) fn begin_presentation(&self) {
+        self.tree.presenting();
+        self.state.lock().presentations += 1;
+        // One that is about to begin is begun by now.
+        drop(self.generations.lock());
     }
 
     /// A program changes a sealed dataset: its next generation begins, and may need room for all
     /// that it will be.
-    pub(super) fn change(&self, id: DatasetId) -> Result<(), Reason> {
-        if self.open_generation(id)? {
+    pub(super) fn change(&self, id: DatasetId, asked: u64) -> Result<(), Reason> {
+        if self.open_generation(id, asked)? {
             let name = self.dataset(id)?.name;
             self.begins(&name);
         }
@@ -121,9 +137,13 @@ impl Node {
 
     /// Begins the next generation of a sealed dataset that programs see; false if it has begun
     /// before. In the generations' thread for a program's request; in the freezing thread for a
-    /// seal; for a vote in the thread that votes.
-    pub(super) fn open_generation(&self, id: DatasetId) -> Result<bool, Reason> {
+    /// seal; for a vote in the thread that votes. `asked`: [`Node::presentations`] when it was
+    /// asked for.
+    pub(super) fn open_generation(&self, id: DatasetId, asked: u64) -> Result<bool, Reason> {
         let mut generations = self.generations.lock();
+        if self.presentations() != asked {
+            return Err("datasets were presented meanwhile".into());
+        }
         let begun = self.begin_generation(&mut generations, id, &BTreeSet::new())?;
         let Some(generation) = begun else { return Ok(false) };
         self.tree.generation(id, generation);
@@ -279,12 +299,9 @@ impl Node {
 
     fn try_keep(&self, id: DatasetId, path: &RelPath, wanted: (u64, u64)) -> Result<(), CopyError> {
         let other = |reason: String| CopyError::Io(io::Error::other(reason));
-        let dataset = self.dataset(id).map_err(|error| other(error.to_string()))?;
+        // Sealed, presented or removed meanwhile: the program's request looks again.
+        let dataset = self.overwritten(id).ok_or(CopyError::Moved)?;
         let index = dataset.life.catalog().cloned().ok_or_else(|| other("it is not complete".into()))?;
-        if !dataset.life.is_overwritten() {
-            // Sealed or removed meanwhile: the program's request looks again.
-            return Ok(());
-        }
         let tree = self.cache.tree(dataset.id, &dataset.name)?;
         let file = match beneath::open_file(tree.as_fd(), path) {
             // It has moved, or lost its name: the program's request looks again.
@@ -297,7 +314,8 @@ impl Node {
             return Err(CopyError::Moved);
         }
         let inode = stat.st_ino;
-        let Some(names) = self.names_aside(&dataset, &index, inode)? else { return Ok(()) };
+        let found = self.names_aside(&mut self.generations.lock(), id, &index, inode)?;
+        let Some(names) = found else { return Ok(()) };
         let record = names.first().and_then(|name| index.entry(name));
         let Some(entry @ Entry { kind: EntryKind::File(copy), .. }) = record else {
             return Err(other("it is not a file of the dataset".into()));
@@ -306,6 +324,17 @@ impl Node {
         let kept = self.copy_kept(id, file, entry, copy);
         faults::hit("generation.copied")?;
         let mut generations = self.generations.lock();
+        // The copy takes its time: another generation may be sealed, or a restart may have
+        // presented this one. With the lock it stays what it is now.
+        if !self.names_aside(&mut generations, id, &index, inode).is_ok_and(|now| now == Some(names.clone()))
+        {
+            self.cache.discard(id, &Staged::Kept(entry.path.clone()))?;
+            if self.dataset(id).is_err() {
+                // Its removal has ended, and the copy has made its directory again.
+                self.cache.remove_own(id)?;
+            }
+            return Err(CopyError::Moved);
+        }
         match kept {
             Ok(()) => self.cache.place_kept(id, &names)?,
             Err(error) => {
@@ -327,17 +356,23 @@ impl Node {
         Ok(faults::hit("generation.kept")?)
     }
 
+    /// The dataset, if its next generation has begun here.
+    fn overwritten(&self, id: DatasetId) -> Option<Dataset> {
+        self.dataset(id).ok().filter(|dataset| dataset.life.is_overwritten())
+    }
+
     /// The names aside that share `inode` with the tree.
     fn names_aside(
         &self,
-        dataset: &Dataset,
+        generations: &mut Generations,
+        id: DatasetId,
         index: &CatalogIndex,
         inode: u64,
-    ) -> io::Result<Option<Vec<RelPath>>> {
-        let mut generations = self.generations.lock();
-        let inodes = match generations.aside.entry(dataset.id) {
+    ) -> Result<Option<Vec<RelPath>>, CopyError> {
+        self.overwritten(id).ok_or(CopyError::Moved)?;
+        let inodes = match generations.aside.entry(id) {
             Slot::Occupied(known) => known.into_mut(),
-            Slot::Vacant(slot) => slot.insert(self.cache.inodes_aside(dataset.id, &index.catalog().entries)?),
+            Slot::Vacant(slot) => slot.insert(self.cache.inodes_aside(id, &index.catalog().entries)?),
         };
         Ok(inodes.get(&inode).cloned())
     }
@@ -388,7 +423,7 @@ impl Node {
     pub(super) fn place_copy(&self, id: DatasetId, staged: &Staged, path: &RelPath) -> io::Result<()> {
         let mut generations = self.generations.lock();
         let dataset = self.dataset(id).map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))?;
-        let home = self.cache.home(&dataset, self.tree.as_ref())?;
+        let home = self.cache.home_to_fill(&dataset, self.tree.as_ref())?;
         let inode = || Ok::<_, io::Error>(rustix::fs::fstat(beneath::open_file(home.as_fd(), path)?)?.st_ino);
         let former = inode().ok();
         self.cache.put_in_place(id, staged, home.as_fd(), path)?;
@@ -422,7 +457,8 @@ impl Node {
     ) -> Result<OwnedFd, DataError> {
         let mut generations = self.generations.lock();
         let dataset = self.dataset(id)?;
-        let home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
+        let home = self.cache.home_to_fill(&dataset, self.tree.as_ref());
+        let home = home.map_err(DataError::io(id, member))?;
         self.place_files(&dataset, member, &home, files)?;
         if dataset.life.is_overwritten() {
             // Other inodes are aside now; they are looked at when they are asked for.
@@ -544,6 +580,14 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// A restart gives up the next generation of a dataset, which counts as hidden from now on. No
+    /// file gets its place aside meanwhile.
+    pub(super) fn hide_generation(&self, id: DatasetId) -> Result<(), Reason> {
+        let mut generations = self.generations.lock();
+        generations.aside.remove(&id);
+        self.disk.lock().step(&self.state, id, &Step::Hidden).map_err(Reason::from)
     }
 
     /// Forgets which inodes a dataset that is gone had aside.

@@ -306,8 +306,8 @@ impl GlobalRequests for Node {
     }
 
     fn open_generation(&self, id: DatasetId, done: Completion) {
-        self.in_generations(done, move |node| {
-            node.change(id).map_err(|reason| {
+        self.in_generations(done, move |node, asked| {
+            node.change(id, asked).map_err(|reason| {
                 node.events.error(Some(id), &format!("its next generation cannot begin: {reason}"));
                 Errno(libc::EIO)
             })
@@ -316,7 +316,7 @@ impl GlobalRequests for Node {
 
     fn keep_sealed(&self, id: DatasetId, path: &RelPath, file: (u64, u64), done: Completion) {
         let path = path.clone();
-        self.in_generations(done, move |node| node.keep_sealed_file(id, &path, file));
+        self.in_generations(done, move |node, _| node.keep_sealed_file(id, &path, file));
     }
 
     fn changing(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {

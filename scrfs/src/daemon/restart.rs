@@ -147,6 +147,7 @@ impl Node {
 
     fn try_present(&self, wanted: &[DatasetId]) -> Result<(), Reason> {
         faults::hit("present.begun")?;
+        self.begin_presentation();
         let background: Vec<Vec<u8>> = self.state.lock().table.background.keys().cloned().collect();
         self.give_up_background(&background, "the job was started again");
         self.find_files()?;
@@ -302,11 +303,12 @@ impl Node {
                 .put_aside(id, &dataset.name)
                 .map_err(|error| Reason::from(error).on(format_args!("dataset {id} cannot be put aside")))?;
         }
-        if dataset.life.is_overwritten() {
+        let hidden = if dataset.life.is_overwritten() {
             self.tree.unlisted(id);
-            self.forget_generation(id);
-        }
-        let hidden = self.step(id, &Step::Hidden);
+            self.hide_generation(id)
+        } else {
+            self.step(id, &Step::Hidden)
+        };
         // One that is being evicted by now is out of the mount too.
         let leaves = self.state.lock().table.datasets.get(&id).is_none_or(|now| now.life.is_leaving());
         if leaves { Ok(()) } else { hidden }

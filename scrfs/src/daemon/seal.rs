@@ -173,7 +173,7 @@ impl Node {
         if let Some(base) = base {
             // Its sealed files leave the tree also where nothing was changed: the tree is the new
             // generation's.
-            self.open_generation(base)?;
+            self.open_generation(base, self.presentations())?;
         }
         self.cache.settle(id, name, &[])?;
         let logs = self.copy_logs(id, name, &logs, cancelled)?;

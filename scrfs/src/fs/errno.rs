@@ -52,6 +52,13 @@ pub(crate) enum Need {
     Gone(RelPath),
 }
 
+impl Need {
+    /// It is of an operation that changes a sealed dataset.
+    pub(crate) fn changes(&self) -> bool {
+        matches!(self, Self::NextGeneration(_) | Self::Keep(..))
+    }
+}
+
 impl<E: Into<Errno>> From<E> for Stop {
     fn from(error: E) -> Self {
         Self::Errno(error.into())

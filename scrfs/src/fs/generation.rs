@@ -37,8 +37,8 @@ use crate::path::RelPath;
 static NEW: AtomicU64 = AtomicU64::new(0);
 
 impl FileSystem {
-    /// Has the node do what an operation needs.
-    pub(crate) fn meet(self: &Arc<Self>, need: Need, caller: Caller, done: Done<()>) {
+    /// Has the node do what an operation needs that began after so many presentations (`since`).
+    pub(crate) fn meet(self: &Arc<Self>, need: Need, caller: Caller, since: u64, done: Done<()>) {
         let requests = match self.requests() {
             Ok(requests) => requests,
             Err(error) => return done(Err(error)),
@@ -63,11 +63,15 @@ impl FileSystem {
                     if kept == Err(Errno(libc::EAGAIN)) {
                         return done(Ok(()));
                     }
+                    let world = fs.world.read();
+                    // Not of a dataset that a restart has presented since: all its files are sealed.
                     if kept.is_ok()
-                        && let Some(sealed) = fs.world.read().by_id(id)
+                        && world.presentations() == since
+                        && let Some(sealed) = world.by_id(id)
                     {
                         sealed.set_own(backing);
                     }
+                    drop(world);
                     done(kept);
                 };
                 requests.keep_sealed(id, &path, key, Box::new(kept));

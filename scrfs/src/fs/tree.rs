@@ -238,6 +238,10 @@ impl MountedTree for FileSystem {
         self.put_loose(entry, max)
     }
 
+    fn presenting(&self) {
+        self.world.write().present();
+    }
+
     fn remove_junk(&self, keep: Option<&str>) -> Result<(), Errno> {
         let world = self.world.write();
         for (path, _) in self.names_below(self.names.checkpoint())? {

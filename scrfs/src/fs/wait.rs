@@ -29,6 +29,19 @@ pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
 type Again = Box<dyn FnOnce(&Arc<FileSystem>, Option<Errno>) + Send>;
 
+/// How an operation is tried.
+#[derive(Clone, Copy)]
+struct Trial {
+    /// The bound of its waits for others.
+    until: Instant,
+    /// What the node has done for it.
+    needs: u32,
+    /// How often restarts had presented datasets when it began.
+    since: u64,
+    /// It changes a sealed dataset.
+    changes: bool,
+}
+
 struct Waiter {
     caller: Caller,
     until: Instant,
@@ -77,42 +90,45 @@ impl FileSystem {
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
         let until = self.waiters.hands.now() + *self.wait_bound.read();
-        self.attempt_until(caller, (until, 0), step, done);
+        let since = self.world.read().presentations();
+        self.attempt_until(caller, Trial { until, needs: 0, since, changes: false }, step, done);
     }
 
-    fn attempt_until<T, F>(
-        self: &Arc<Self>,
-        caller: Caller,
-        (until, needs): (Instant, u32),
-        step: F,
-        done: Done<T>,
-    ) where
+    fn attempt_until<T, F>(self: &Arc<Self>, caller: Caller, trial: Trial, step: F, done: Done<T>)
+    where
         T: 'static,
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
         let world = self.world.read();
-        let outcome = match step(self, &world) {
+        // A restart has presented the dataset: its program has ended, and would change what the
+        // next one reads.
+        let is_over = trial.since != world.presentations();
+        let outcome = match step_unless(is_over && trial.changes, || step(self, &world)) {
             Ok(value) => Ok(value),
             Err(Stop::Errno(error)) => Err(error),
-            Err(Stop::Need(_)) if needs >= NEEDS_MAX => Err(Errno(libc::EIO)),
+            Err(Stop::Need(need)) if is_over && need.changes() => Err(Errno(libc::EINTR)),
+            Err(Stop::Need(_)) if trial.needs >= NEEDS_MAX => Err(Errno(libc::EIO)),
             Err(Stop::Need(need)) => {
                 drop(world);
                 let fs = Arc::clone(self);
                 let begun = fs.waiters.hands.now();
+                let changes = trial.changes || need.changes();
                 let after = move |met: Result<(), Errno>| match met {
                     // The bound is that of waits for others, not of what is done for this one.
                     Ok(()) => {
-                        let until = until + fs.waiters.hands.now().duration_since(begun);
-                        fs.attempt_until(caller, (until, needs + 1), step, done);
+                        let until = trial.until + fs.waiters.hands.now().duration_since(begun);
+                        let next = Trial { until, needs: trial.needs + 1, changes, ..trial };
+                        fs.attempt_until(caller, next, step, done);
                     }
                     Err(error) => done(Err(error)),
                 };
-                return self.meet(need, caller, Box::new(after));
+                return self.meet(need, caller, trial.since, Box::new(after));
             }
             Err(Stop::Wait) => {
+                let until = trial.until;
                 let again: Again = Box::new(move |fs, stop| match stop {
                     Some(error) => done(Err(error)),
-                    None => fs.attempt_until(caller, (until, needs), step, done),
+                    None => fs.attempt_until(caller, trial, step, done),
                 });
                 // Queued before the lock goes: who changes the world after this finds it in the
                 // queue.
@@ -191,6 +207,11 @@ impl FileSystem {
             (waiter.again)(self, Some(Errno(errno)));
         }
     }
+}
+
+/// Does a step of an operation, unless that `is_over`.
+fn step_unless<T>(is_over: bool, step: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
+    if is_over { super::errno::fail(libc::EINTR) } else { step() }
 }
 
 /// Ends with the file system, which it keeps alive only for one look.

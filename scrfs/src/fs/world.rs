@@ -23,6 +23,7 @@ pub(crate) struct World {
     /// Frozen datasets whose seal still waits for writers; and whether operations went on there.
     awaiting: HashMap<Vec<u8>, AtomicBool>,
     sealed: HashMap<Vec<u8>, Arc<Sealed>>,
+    presentations: u64,
 }
 
 /// Paths that an operation concerns.
@@ -48,6 +49,16 @@ impl World {
 
     pub(crate) fn release(&mut self, op: &DirOp) {
         self.holds.retain(|held| held != op);
+    }
+
+    /// A restart presents datasets.
+    pub(crate) fn present(&mut self) {
+        self.presentations += 1;
+    }
+
+    /// How often one has done so.
+    pub(crate) fn presentations(&self) -> u64 {
+        self.presentations
     }
 
     pub(crate) fn freeze(&mut self, name: &[u8]) {

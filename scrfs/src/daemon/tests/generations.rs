@@ -359,3 +359,110 @@ fn every_lead_hears_what_is_being_overwritten() {
     assert_eq!(told(&mut lead), DatasetId(1));
     assert_eq!(told(&mut bench.serving(2)), DatasetId(1));
 }
+
+#[cfg(feature = "faults")]
+impl Bench {
+    /// Keeps sealed file `a` of dataset 1, and has `what` done at the `step`-th point of that in
+    /// another thread, whose end is waited for if it does not wait for this one. `None` where there
+    /// is no such point.
+    fn keep_interrupted(&self, step: u32, what: impl FnOnce() + Send + 'static) -> Option<Result<(), Errno>> {
+        let (give, over) = crossbeam_channel::bounded(1);
+        let interruption = move || {
+            let (end, wait) = crossbeam_channel::bounded(1);
+            let done = std::thread::spawn(move || {
+                what();
+                let _ = end.send(());
+            });
+            let _ = wait.recv_timeout(Duration::from_millis(500));
+            give.send(done).unwrap();
+        };
+        crate::faults::interrupt("generation", step, Box::new(interruption));
+        let kept = self.node.keep_sealed_file(DatasetId(1), &path("a"), self.number("ck/a"));
+        if crate::faults::uninterrupted().is_some() {
+            return None;
+        }
+        over.recv_timeout(WAIT).unwrap().join().unwrap();
+        Some(kept)
+    }
+
+    fn own(&self, below: &str) -> PathBuf {
+        self.directory.path().join("cache/user/scr.j1/dataset.1").join(below)
+    }
+}
+
+/// At each step of the copy that a program waits for.
+#[cfg(feature = "faults")]
+#[test]
+fn a_restart_in_the_middle_of_a_copy_leaves_the_sealed_dataset_whole() {
+    for step in 1.. {
+        let mut bench = Bench::new();
+        for file in ["ck/a", "ck/b"] {
+            bench.write(file, b"sealed");
+        }
+        let mut lead = bench.serving(1);
+        lead.seal(1, "ck");
+        bench.begin(1).unwrap();
+        let node = Arc::clone(&bench.node);
+        let Some(kept) = bench.keep_interrupted(step, move || node.present(&[DatasetId(1)])) else {
+            assert!(step > 2);
+            return;
+        };
+        assert!(!bench.own("aside").exists(), "step {step}");
+        assert!(matches!(kept, Ok(()) | Err(Errno(libc::EAGAIN))), "step {step}: {kept:?}");
+        let whole = |bench: &Bench| {
+            let files = ["a", "b"].map(|file| bench.in_tree(file));
+            assert_eq!(files, ["sealed"; 2].map(|text| Some(text.to_owned())), "step {step}");
+            assert!(bench.tree.is_sealed("ck"), "step {step}");
+        };
+        whole(&bench);
+        bench.restart();
+        whole(&bench);
+        bench.begin(1).unwrap();
+        bench.change(1, "a", b"new");
+        assert_eq!(std::fs::read(bench.own("aside/a")).unwrap(), b"sealed", "step {step}");
+    }
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn a_copy_whose_dataset_is_evicted_meanwhile_is_asked_for_again() {
+    let bench = Bench::new();
+    for file in ["ck/a", "ck/b"] {
+        bench.write(file, b"sealed");
+    }
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    bench.begin(1).unwrap();
+    bench.change(1, "b", b"new");
+    let kept = bench.keep_interrupted(1, move || {
+        let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
+        lead.finish(2, &part, &[]);
+        assert!(!lead.changed(2));
+        lead.send(Command::Evict(DatasetId(1)));
+        assert_eq!(lead.next(), Event::Evicted(DatasetId(1)));
+    });
+    assert_eq!(kept, Some(Err(Errno(libc::EAGAIN))));
+    assert!(!bench.own("").exists());
+    bench.begin(2).unwrap();
+    bench.change(2, "a", b"newer");
+    assert_eq!(bench.in_tree("a").as_deref(), Some("newer"));
+}
+
+#[test]
+fn what_was_asked_before_a_restart_begins_no_generation_after_it() {
+    let bench = Bench::new();
+    bench.write("ck/a", b"sealed");
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    assert!(!lead.changed(1));
+    let (release, busy) = crossbeam_channel::bounded::<()>(1);
+    bench.node.lanes.generations.run(move || busy.recv().unwrap());
+    let (give, outcome) = crossbeam_channel::bounded(1);
+    let done = Box::new(move |result| give.send(result).unwrap());
+    GlobalRequests::open_generation(bench.node.as_ref(), DatasetId(1), done);
+    bench.node.present(&[DatasetId(1)]);
+    release.send(()).unwrap();
+    assert_eq!(outcome.recv_timeout(WAIT).unwrap(), Err(Errno(libc::EINTR)));
+    assert!(bench.told(1).is_none());
+    bench.begin(1).unwrap();
+}

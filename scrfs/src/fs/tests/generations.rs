@@ -329,3 +329,40 @@ fn an_unread_file_is_verified_before_anything_is_made_of_it() {
     bench.written(&bench.open(bench.id(ck, "e"), libc::O_WRONLY | libc::O_TRUNC), b"new");
     bench.fs.release(now(&bench.open(bench.id(ck, "e"), libc::O_RDONLY)).unwrap().fh);
 }
+
+/// A restart presents dataset 3 as it was sealed, while a program that was killed waits for a
+/// change of it.
+#[test]
+fn what_began_before_a_restart_changes_nothing_that_is_presented() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "sealed")]);
+    let present = || {
+        bench.fs.presenting();
+        bench.fs.unlisted(DatasetId(3));
+        bench.seal(3, "ck", &[("a", 6)]);
+    };
+    let emptying = bench.open(bench.id(ck, "a"), libc::O_WRONLY | libc::O_TRUNC);
+    let Asked::Open(_, done) = bench.asked() else { panic!("not a next generation") };
+    present();
+    done(Ok(()));
+    assert_eq!(now(&emptying).unwrap_err(), Errno(libc::EINTR));
+    assert!(bench.node.asked.lock().is_empty());
+    assert_eq!(std::fs::read(bench.tree("ck/a")).unwrap(), b"sealed");
+
+    let ck = bench.id(ROOT, "ck");
+    let a = bench.id(ck, "a");
+    let writing = bench.open(a, libc::O_WRONLY);
+    bench.begin();
+    let Asked::Keep(_, done) = bench.asked() else { panic!("not a file to keep") };
+    present();
+    done(Ok(()));
+    assert_eq!(now(&writing).unwrap_err(), Errno(libc::EINTR));
+    // Who changes it from now on has its sealed bytes kept first.
+    let ck = bench.id(ROOT, "ck");
+    std::fs::remove_dir_all(bench.dir.path().join("aside")).unwrap();
+    let writing = bench.open(bench.id(ck, "a"), libc::O_WRONLY);
+    bench.begin();
+    bench.keep("a");
+    bench.written(&writing, b"new");
+    assert_eq!(bench.aside("a"), "sealed");
+}
