@@ -1,7 +1,9 @@
-//! Operations that wait for a held name or a frozen dataset. They occupy no session thread: what is
-//! left to do is kept here. One thread runs all of it again when something has changed (never the
-//! thread that changed it, which may hold locks of the node's), answers EINTR for a caller who has
-//! a fatal signal pending, and ETIMEDOUT when the bound of a wait has passed.
+//! Operations that wait for a held name or a frozen dataset, or for what the node does before a
+//! sealed dataset is changed. They occupy no session thread: what is left to do is kept here. One
+//! thread runs again what waits for a change, when something has changed (never the thread that
+//! changed it, which may hold locks of the node's), answers EINTR for a caller who has a fatal
+//! signal pending, and ETIMEDOUT when the bound of a wait has passed. What waits for the node goes
+//! on in the node's thread that answers.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -42,15 +44,26 @@ struct Trial {
     changes: bool,
 }
 
+/// What a waiter waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// A change of the world, until then at most.
+    Change(Instant),
+    /// The end of what the node does for it, which has this number.
+    Met(u64),
+}
+
 struct Waiter {
     caller: Caller,
-    until: Instant,
+    wanted: Wanted,
     again: Again,
 }
 
 #[derive(Default)]
 struct List {
     waiters: Vec<Waiter>,
+    /// How much the node was asked to do for them.
+    asked: u64,
     /// The world has changed since they were tried.
     changed: bool,
     watched: bool,
@@ -110,34 +123,67 @@ impl FileSystem {
             Err(Stop::Need(_)) if trial.needs >= NEEDS_MAX => Err(Errno(libc::EIO)),
             Err(Stop::Need(need)) => {
                 drop(world);
-                let fs = Arc::clone(self);
-                let begun = fs.waiters.hands.now();
-                let changes = trial.changes || need.changes();
-                let after = move |met: Result<(), Errno>| match met {
+                let begun = self.waiters.hands.now();
+                let changes = need.changes();
+                let again: Again = Box::new(move |fs, stop| match stop {
+                    Some(error) => done(Err(error)),
                     // The bound is that of waits for others, not of what is done for this one.
-                    Ok(()) => {
+                    None => {
                         let until = trial.until + fs.waiters.hands.now().duration_since(begun);
-                        let next = Trial { until, needs: trial.needs + 1, changes, ..trial };
+                        let needs = trial.needs + 1;
+                        let next = Trial { until, needs, changes: trial.changes || changes, ..trial };
                         fs.attempt_until(caller, next, step, done);
                     }
-                    Err(error) => done(Err(error)),
-                };
-                return self.meet(need, caller, trial.since, Box::new(after));
+                });
+                let fs = Arc::clone(self);
+                if changes {
+                    // Queued before it is asked for: it may be met at once.
+                    let number = self.queue_for_node(caller, again);
+                    let met = move |met: Result<(), Errno>| fs.met(number, met);
+                    return self.meet(need, caller, trial.since, Box::new(met));
+                }
+                // The node itself looks whether these callers die.
+                let met = move |met: Result<(), Errno>| again(&fs, met.err());
+                return self.meet(need, caller, trial.since, Box::new(met));
             }
             Err(Stop::Wait) => {
-                let until = trial.until;
+                let wanted = Wanted::Change(trial.until);
                 let again: Again = Box::new(move |fs, stop| match stop {
                     Some(error) => done(Err(error)),
                     None => fs.attempt_until(caller, trial, step, done),
                 });
                 // Queued before the lock goes: who changes the world after this finds it in the
                 // queue.
-                self.queue(Waiter { caller, until, again });
+                self.queue(Waiter { caller, wanted, again });
                 return;
             }
         };
         drop(world);
         done(outcome);
+    }
+
+    /// The number of what the node is asked to do for `again`.
+    fn queue_for_node(self: &Arc<Self>, caller: Caller, again: Again) -> u64 {
+        let number = {
+            let mut list = self.waiters.list.lock();
+            list.asked += 1;
+            list.asked
+        };
+        self.queue(Waiter { caller, wanted: Wanted::Met(number), again });
+        number
+    }
+
+    /// The node has done what it was asked for under that number. Who waited for it may have had an
+    /// answer by now.
+    fn met(self: &Arc<Self>, number: u64, met: Result<(), Errno>) {
+        let waiter = {
+            let mut list = self.waiters.list.lock();
+            let at = list.waiters.iter().position(|waiter| waiter.wanted == Wanted::Met(number));
+            at.map(|at| list.waiters.remove(at))
+        };
+        let Some(waiter) = waiter else { return };
+        let dying = fatal_signal_pending(waiter.caller).then_some(Errno(libc::EINTR));
+        (waiter.again)(self, dying.or(met.err()));
     }
 
     fn queue(self: &Arc<Self>, waiter: Waiter) {
@@ -178,7 +224,9 @@ impl FileSystem {
     pub fn look(self: &Arc<Self>) {
         let again = {
             let mut list = self.waiters.list.lock();
-            if std::mem::take(&mut list.changed) { std::mem::take(&mut list.waiters) } else { Vec::new() }
+            let changed = std::mem::take(&mut list.changed);
+            let tries = |waiter: &mut Waiter| changed && matches!(waiter.wanted, Wanted::Change(_));
+            list.waiters.extract_if(.., tries).collect::<Vec<_>>()
         };
         for waiter in again {
             (waiter.again)(self, None);
@@ -195,7 +243,7 @@ impl FileSystem {
             for waiter in list.waiters.drain(..) {
                 if fatal_signal_pending(waiter.caller) {
                     ended.push((waiter, libc::EINTR));
-                } else if now >= waiter.until {
+                } else if matches!(waiter.wanted, Wanted::Change(until) if now >= until) {
                     ended.push((waiter, libc::ETIMEDOUT));
                 } else {
                     kept.push(waiter);

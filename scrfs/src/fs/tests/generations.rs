@@ -6,7 +6,7 @@ use crate::boundary::Generation;
 
 impl Bench {
     /// A sealed dataset of this node, `aside` for its next generation.
-    fn sealed_here(&self, files: &[(&str, &str)]) -> u64 {
+    pub(super) fn sealed_here(&self, files: &[(&str, &str)]) -> u64 {
         let ck = self.mkdir(ROOT, "ck").attr.nodeid;
         for (name, data) in files {
             self.write(ck, name, data.as_bytes());
@@ -17,12 +17,12 @@ impl Bench {
         ck
     }
 
-    fn aside(&self, name: &str) -> String {
+    pub(super) fn aside(&self, name: &str) -> String {
         std::fs::read_to_string(self.dir.path().join("aside").join(name)).unwrap()
     }
 
     /// Answers the request for the next generation.
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         let Asked::Open(id, done) = self.asked() else { panic!("not a next generation") };
         assert_eq!(id, DatasetId(3));
         let aside = self.dir.path().join("aside");
@@ -48,11 +48,11 @@ impl Bench {
         done(Ok(()));
     }
 
-    fn id(&self, parent: u64, name: &str) -> u64 {
+    pub(super) fn id(&self, parent: u64, name: &str) -> u64 {
         self.fs.lookup(parent, name.as_bytes()).unwrap().attr.nodeid
     }
 
-    fn written(&self, outcome: &Receiver<Result<crate::fs::Opened, Errno>>, data: &[u8]) {
+    pub(super) fn written(&self, outcome: &Receiver<Result<crate::fs::Opened, Errno>>, data: &[u8]) {
         let opened = now(outcome).unwrap();
         self.fs.write(me(), opened.fh, 0, data).unwrap();
         self.fs.release(opened.fh);

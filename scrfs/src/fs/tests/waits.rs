@@ -185,3 +185,44 @@ fn who_writes_is_named_until_he_stops() {
         [("busy".to_owned(), 0), ("done".to_owned(), 4)]
     );
 }
+
+/// The node may copy many files before those of this caller.
+#[test]
+fn who_dies_while_the_node_keeps_a_sealed_file_is_answered_at_once() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "old a"), ("b", "old b")]);
+    let (a, b) = (bench.id(ck, "a"), bench.id(ck, "b"));
+    let gone = Caller { tid: u32::MAX / 4, ..me() };
+    let dying = |id: u64| start(|done| bench.fs.open(gone, id, libc::O_WRONLY, done));
+    let answered = |outcome: &Receiver<Result<crate::fs::Opened, Errno>>| {
+        assert_eq!(now(outcome).unwrap_err(), Errno(libc::EINTR));
+        assert!(bench.fs.waiting() < 2);
+    };
+    // Neither the next generation, nor the copy.
+    answered(&dying(a));
+    let living = bench.open(a, libc::O_WRONLY);
+    let Asked::Open(_, unwanted) = bench.asked() else { panic!("not a next generation") };
+    bench.begin();
+    unwanted(Ok(()));
+    let Asked::Keep(_, wanted) = bench.asked() else { panic!("not a file to keep") };
+    answered(&dying(a));
+    let Asked::Keep(_, unwanted) = bench.asked() else { panic!("not a file to keep") };
+    bench.fs.thaw(b"other");
+    bench.fs.look();
+    assert!(waits(&living) && bench.node.asked.lock().is_empty(), "whatever changes");
+    // What was done for the dying is done.
+    let aside = bench.dir.path().join("aside/a");
+    std::fs::remove_file(&aside).unwrap();
+    std::fs::write(aside, "old a").unwrap();
+    unwanted(Ok(()));
+    assert!(waits(&living), "for its own answer");
+    wanted(Ok(()));
+    bench.written(&living, b"new a");
+    assert_eq!(bench.aside("a"), "old a");
+    // A caller that dies while its need is met does not go on.
+    let dead = dying(b);
+    let Asked::Keep(_, met) = bench.asked() else { panic!("not a file to keep") };
+    met(Ok(()));
+    answered(&dead);
+    assert!(bench.fs.handles.all().is_empty());
+}
