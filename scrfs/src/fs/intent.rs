@@ -15,9 +15,11 @@ use super::inode::Key;
 use super::place::Place;
 use super::sealed::Sealed;
 use crate::control::DirOp;
+use crate::dataset::MARKER;
 use crate::errno::Errno;
 use crate::ids::RequestId;
 use crate::keep::decide::{Intent, Now};
+use crate::path::RelPath;
 
 impl FileSystem {
     /// The answer to request `unique` is given.
@@ -98,7 +100,12 @@ impl FileSystem {
                 Err(if errno == 0 { Ok(()) } else { Err(Errno(errno)) })
             }
             Some(Intent::Global { alone: true, .. }) if self.done_alone(op) => Err(Ok(())),
-            Some(Intent::Global { request, .. }) => Ok(request),
+            Some(Intent::Global { request, alone, .. }) => {
+                if let (DirOp::Remove { path }, true) = (op, alone) {
+                    self.hide_marker_again(path);
+                }
+                Ok(request)
+            }
             _ => {
                 let request = new();
                 self.keep.begin(unique, Intent::Global { request, alone: false, outcome: None });
@@ -112,11 +119,31 @@ impl FileSystem {
         let there = |path| self.open_directory(path).is_ok();
         match op {
             DirOp::Make { path, .. } => there(path),
-            DirOp::Remove { path } => !there(path),
+            // The node forgets a sealed dataset after its directory is gone.
+            DirOp::Remove { path } => !there(path) && !self.is_listed(path),
             DirOp::Rename { from, to, exchange: false, .. } => !there(from) && there(to),
             // Nobody can tell: both are there before and after.
             DirOp::Rename { .. } => false,
         }
+    }
+
+    /// A removal was allowed, so nothing was seen in the directory. It may have begun with the
+    /// marker's being shown again, of which the node's journal has nothing.
+    fn hide_marker_again(&self, path: &RelPath) {
+        if !self.is_listed(path) {
+            return;
+        }
+        if let (Some(sealed), Ok(marker)) =
+            (self.world.read().base(&self.names.place(path)), RelPath::new(MARKER))
+        {
+            self.hide(sealed, marker);
+        }
+    }
+
+    /// `path` is the top of a sealed dataset that programs see.
+    fn is_listed(&self, path: &RelPath) -> bool {
+        let place = self.names.place(path);
+        matches!(place, Place::Entry(_)) && self.world.read().base(&place).is_some()
     }
 }
 

@@ -137,3 +137,31 @@ fn what_the_kernel_does_not_know_goes_when_it_has_had_no_name_for_a_while() {
     assert!(bench.fs.getattr(kept).is_ok() && bench.fs.getattr(named).is_ok());
     assert!(!asked.lock().contains(&named));
 }
+
+/// A worker without a lead dies between a removal and its record: its successor lists the dataset.
+#[test]
+fn a_removal_that_was_begun_alone_is_done_again_while_its_dataset_is_listed() {
+    use crate::keep::decide::Intent;
+
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "a")]);
+    for name in [&b"a"[..], b"link"] {
+        now(&start(|done| bench.fs.unlink(me(), ck, name, done))).unwrap();
+    }
+    let (number, resent) = (20, 20 | 1 << 63);
+    let request = RequestId { origin: 1, serial: 7 };
+    let again = || {
+        bench.fs.keep.begin(number, Intent::Global { request, alone: true, outcome: None });
+        start(|done| bench.fs.rmdir(Caller { unique: resent, ..me() }, ROOT, b"ck", done))
+    };
+    std::fs::remove_dir_all(bench.tree("ck")).unwrap();
+    let removed = again();
+    assert!(waits(&removed), "the node does not know of it");
+    bench.round().unwrap();
+    assert_eq!(now(&removed), Ok(()));
+    assert!(bench.fs.lookup(ROOT, b"ck").is_err());
+    // Now it is done.
+    bench.fs.answered(resent);
+    assert_eq!(now(&again()), Ok(()));
+    assert!(bench.node.asked.lock().is_empty());
+}
