@@ -188,9 +188,12 @@ fn a_dataset_stays_sealed_at_whatever_step_the_begin_of_its_next_generation_fail
         let mut lead = bench.serving(1);
         lead.seal(1, "ck");
         arm(points, Fault::Error(libc::EIO));
-        drop(bench.node.change(DatasetId(1)));
+        drop(bench.node.change(DatasetId(1), bench.node.presentations()));
         arm(0, Fault::Death);
-        bench.node.change(DatasetId(1)).unwrap_or_else(|error| panic!("at {points}: {error}"));
+        bench
+            .node
+            .change(DatasetId(1), bench.node.presentations())
+            .unwrap_or_else(|error| panic!("at {points}: {error}"));
         assert_eq!(read(&lead, 1, "f"), "old", "at {points}");
         drop(lead);
         bench.restart();
