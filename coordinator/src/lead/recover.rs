@@ -759,8 +759,8 @@ mod tests {
         let mut readable = Catalog { epoch: Epoch(2), ..catalog(5) };
         let place = MemberPlace { host: "a".to_owned(), files: 0, bytes: 0, taken: None };
         readable.layout.members.push(place);
-        // Each try fails so; `None`: the prefix is silent. How often the records were asked for, and
-        // whether the start is given up.
+        // Each try fails so; `None`: the prefix is silent. How often the records were asked for,
+        // and whether the start is given up.
         let tried = |tries: &[Option<(Result<Catalog, PfsFailure>, bool)>]| {
             let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings(), 0);
             let (newer, older) = (stored(2, 5), stored(1, 4));

@@ -137,7 +137,7 @@ pub enum Command {
     },
     /// It is on the PFS now. -
     MarkFlushed(DatasetId),
-    /// It is not on the PFS, though a node may have recorded that: its copy there is bad, or gone. -
+    /// It is not on the PFS, though a node may have recorded so: its copy there is bad, or gone. -
     UnmarkFlushed(DatasetId),
     /// A try to flush it has failed. -
     FlushFailed {
