@@ -125,15 +125,15 @@ impl FileSystem {
                 drop(world);
                 let begun = self.waiters.hands.now();
                 let changes = need.changes();
-                let again: Again = Box::new(move |fs, stop| match stop {
-                    Some(error) => done(Err(error)),
-                    // The bound is that of waits for others, not of what is done for this one.
-                    None => {
-                        let until = trial.until + fs.waiters.hands.now().duration_since(begun);
-                        let needs = trial.needs + 1;
-                        let next = Trial { until, needs, changes: trial.changes || changes, ..trial };
-                        fs.attempt_until(caller, next, step, done);
+                let again: Again = Box::new(move |fs, stop| {
+                    if let Some(error) = stop {
+                        return done(Err(error));
                     }
+                    // The bound is that of waits for others, not of what is done for this one.
+                    let until = trial.until + fs.waiters.hands.now().duration_since(begun);
+                    let needs = trial.needs + 1;
+                    let next = Trial { until, needs, changes: trial.changes || changes, ..trial };
+                    fs.attempt_until(caller, next, step, done);
                 });
                 let fs = Arc::clone(self);
                 if changes {

@@ -148,7 +148,7 @@ fn a_removal_that_was_begun_alone_is_done_again_while_its_dataset_is_listed() {
     for name in [&b"a"[..], b"link"] {
         now(&start(|done| bench.fs.unlink(me(), ck, name, done))).unwrap();
     }
-    let (number, resent) = (20, 20 | 1 << 63);
+    let (number, resent) = (0x14, 0x14 | 1 << 63);
     let request = RequestId { origin: 1, serial: 7 };
     let again = || {
         bench.fs.keep.begin(number, Intent::Global { request, alone: true, outcome: None });
