@@ -772,7 +772,7 @@ mod tests {
             let mut recover = Recover::begin(&mut cluster, BTreeMap::new(), Some(contents));
             for one in tries {
                 if let Some((records, corrupt)) = one {
-                    recover.stored(&mut cluster, &newer, records.as_ref().map(Catalog::clone));
+                    recover.stored(&mut cluster, &newer, records.as_ref().cloned());
                     let reason = "EIO".to_owned();
                     let result = Err(FetchFailure { reason, corrupt: *corrupt, full: None });
                     for event in [Event::FetchedMember { id, result }, Event::Dropped(id)] {

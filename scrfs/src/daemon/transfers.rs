@@ -485,7 +485,7 @@ pub(super) fn there(error: TransferError) -> FetchFailure {
 pub(super) fn there_in(pfs: &PfsDirectory, error: TransferError) -> FetchFailure {
     let is_missing = error.errno() == libc::ENOENT;
     let failure = there(error);
-    let corrupt = failure.corrupt && !(is_missing && !pfs.has_summary());
+    let corrupt = failure.corrupt && (!is_missing || pfs.has_summary());
     FetchFailure { corrupt, ..failure }
 }
 
