@@ -49,6 +49,16 @@ enum Step {
     Done,
 }
 
+/// Why something may be there, and is not presented.
+#[derive(Debug, Default)]
+struct Why {
+    /// Why the newest that is not presented for want of room alone could not be had.
+    no_room: Option<String>,
+    /// Why nobody knows whether the prefix has something to go on from; or why what it has could
+    /// not be had, though it is not bad.
+    unreached: Option<String>,
+}
+
 /// The search for what to present.
 #[derive(Debug)]
 pub(super) struct Recover {
@@ -70,11 +80,7 @@ pub(super) struct Recover {
     stored: Option<StoredDataset>,
     /// It left a question without an answer: it is not asked again.
     prefix_hangs: bool,
-    /// Why the newest that is not presented for want of room alone could not be had.
-    no_room: Option<String>,
-    /// Why nobody knows whether the prefix has something to go on from; or why what it has could
-    /// not be had, though it is not bad.
-    unreached: Option<String>,
+    why: Why,
     /// What is not sealed was removed for a dataset.
     made_room: bool,
     step: Step,
@@ -103,8 +109,7 @@ impl Recover {
             replaced: Vec::new(),
             stored: None,
             prefix_hangs: false,
-            no_room: None,
-            unreached: (!is_known && may_have).then(|| unknown.to_owned()),
+            why: Why { no_room: None, unreached: (!is_known && may_have).then(|| unknown.to_owned()) },
             made_room: false,
             step: Step::Done,
         };
@@ -315,7 +320,7 @@ impl Recover {
         let (Step::FromCache(candidate, _) | Step::FromPrefix(candidate, _)) = &self.step else { return };
         let what = candidate.in_words();
         let kept = if keeps { "; what is not sealed takes some, and is kept (--keep-unsealed)" } else { "" };
-        self.no_room.get_or_insert_with(|| format!("{what} needs more room: {reason}{kept}"));
+        self.why.no_room.get_or_insert_with(|| format!("{what} needs more room: {reason}{kept}"));
     }
 
     /// Older datasets under the id of one that is fetched are no candidates once they make room for
@@ -382,7 +387,7 @@ impl Recover {
                     }
                     Step::FromPrefix(candidate, refetch) => {
                         if !refetch.is_bad() {
-                            self.unreached.get_or_insert_with(|| {
+                            self.why.unreached.get_or_insert_with(|| {
                                 let what = candidate.in_words();
                                 format!("{what} is in the prefix, and cannot be fetched now: {reason}")
                             });
@@ -403,7 +408,7 @@ impl Recover {
 
     /// What the newest dataset lacks that may be had later.
     fn lacking(&mut self, cluster: &Cluster) -> Option<(Lack, String)> {
-        if let Some(reason) = self.no_room.take() {
+        if let Some(reason) = self.why.no_room.take() {
             return Some((Lack::Room, reason));
         }
         let may_come = |(id, held): &&(DatasetId, Held)| {
@@ -421,7 +426,7 @@ impl Recover {
                 let what = format!("dataset {} was saved in the prefix when a job ended", saved.id);
                 format!("{what}, and the PFS keeps it from being published")
             });
-            return saved.or_else(|| self.unreached.take()).map(|reason| (Lack::Prefix, reason));
+            return saved.or_else(|| self.why.unreached.take()).map(|reason| (Lack::Prefix, reason));
         };
         let name = String::from_utf8_lossy(&held.name);
         let reason = format!("{name} (dataset {id}) is in the caches in part only, and the prefix is away");

@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -114,13 +115,13 @@ impl Node {
     /// How often restarts have presented datasets. Programs that asked for anything before that
     /// have ended: what they asked for is not done any more.
     pub(super) fn presentations(&self) -> u64 {
-        self.state.lock().presentations
+        self.comparisons.presentations.load(Ordering::SeqCst)
     }
 
     /// A restart presents datasets: from now on no next generation begins for who asked before.
     pub(super) fn begin_presentation(&self) {
         self.tree.presenting();
-        self.state.lock().presentations += 1;
+        self.comparisons.presentations.fetch_add(1, Ordering::SeqCst);
         // One that is about to begin is begun by now.
         drop(self.generations.lock());
     }

@@ -249,7 +249,6 @@ impl Node {
             askers: super::eyes::Askers::default(),
             shortage: super::room::Shortage::default(),
             late: super::late::Late::default(),
-            presentations: 0,
             losses: super::losses::Losses::default(),
             stopping: false,
         };

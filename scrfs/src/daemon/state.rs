@@ -381,8 +381,6 @@ pub(super) struct State {
     pub(super) shortage: Shortage,
     pub(super) losses: Losses,
     pub(super) late: Late,
-    /// How often restarts have presented datasets.
-    pub(super) presentations: u64,
     pub(super) stopping: bool,
 }
 

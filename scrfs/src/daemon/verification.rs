@@ -41,6 +41,8 @@ pub(super) struct Comparisons {
     pub(super) unread: Mutex<Verification<Opener>>,
     /// The newest scrub that was asked for.
     pub(super) scrub_round: AtomicU64,
+    /// How often restarts have presented datasets.
+    pub(super) presentations: AtomicU64,
     /// The daemon ends.
     ends: Monitor,
 }
@@ -50,6 +52,7 @@ impl Default for Comparisons {
         Self {
             unread: Mutex::leaf(Verification::default()),
             scrub_round: AtomicU64::new(0),
+            presentations: AtomicU64::new(0),
             ends: Monitor::new(u64::MAX),
         }
     }

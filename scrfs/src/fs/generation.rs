@@ -64,7 +64,7 @@ impl FileSystem {
                         return done(Ok(()));
                     }
                     let world = fs.world.read();
-                    // Not of a dataset that a restart has presented since: all its files are sealed.
+                    // Not of a dataset that a restart has presented since: its files are sealed.
                     if kept.is_ok()
                         && world.presentations() == since
                         && let Some(sealed) = world.by_id(id)
