@@ -364,6 +364,30 @@ impl Cache {
         sync_directories(aside.as_fd(), names.iter())
     }
 
+    /// A file that is aside is also the one of this name of another dataset that is aside, in place
+    /// of what that has.
+    pub(super) fn share_kept(
+        &self,
+        (id, from): (DatasetId, &RelPath),
+        (former, name): (DatasetId, &RelPath),
+    ) -> io::Result<()> {
+        let (own, aside) = (self.own(former)?, self.aside(former)?);
+        let kept = Staged::Kept(name.clone()).path()?;
+        let (from, file) = beneath::parent_of(self.aside(id)?.as_fd(), from, false)?;
+        let (to, linked) = beneath::parent_of(own.as_fd(), &kept, true)?;
+        match rustix::fs::linkat(&from, file.as_path(), &to, linked.as_path(), AtFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                // Of a try that was interrupted.
+                rustix::fs::unlinkat(&to, linked.as_path(), AtFlags::empty())?;
+                rustix::fs::linkat(&from, file.as_path(), &to, linked.as_path(), AtFlags::empty())?;
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        beneath::put_in_place(own.as_fd(), &kept, aside.as_fd(), name)?;
+        sync_directories(aside.as_fd(), std::iter::once(name))
+    }
+
     /// Links a file that is aside to its place in the tree, unless the tree has that name.
     pub(super) fn link_back(&self, id: DatasetId, name: &[u8], path: &RelPath) -> io::Result<()> {
         let (from, file) = beneath::parent_of(self.aside(id)?.as_fd(), path, false)?;

@@ -230,7 +230,11 @@ impl Node {
             let opened = home.and_then(|home| self.open_sealed(&dataset, &home, path));
             let local = match opened {
                 Ok(opened) => File::from(opened),
-                Err(error) => return Outcome::Bad(Reason::from(error).on(format_args!("{path}"))),
+                Err(error) => {
+                    let is_missing = error.kind() == io::ErrorKind::NotFound;
+                    let reason = Reason::from(error).on(format_args!("{path}"));
+                    return if is_missing { Outcome::Missing(reason) } else { Outcome::Bad(reason) };
+                }
             };
             let read = self.checksum(reading, &local, recorded.size);
             let read = read.and_then(|seen| compare(&entry.path, seen, &recorded));

@@ -22,6 +22,8 @@ pub(in crate::daemon) enum Outcome {
     Good,
     /// It is not.
     Bad(Reason),
+    /// No file is there: another reading may have found it bad, and removed it.
+    Missing(Reason),
     /// The dataset is not presented any more, or its files are others by now.
     Gone,
 }
@@ -174,20 +176,23 @@ impl<W> Verification<W> {
             self.is_reading = false;
         }
         let mut effects = Vec::new();
+        let is_missing = matches!(outcome, Outcome::Missing(_));
         let is_current = self.is_wanted(reading);
         match (outcome, self.file(id, path).filter(|_| is_current)) {
             (_, None) => {}
             (Outcome::Gone, Some(_)) => effects = self.forget(id),
             (Outcome::Good, Some(_)) => effects = self.replaced(id, std::slice::from_ref(path)),
-            (Outcome::Bad(reason), Some(file)) => {
+            (Outcome::Bad(reason) | Outcome::Missing(reason), Some(file)) => {
                 if waited {
                     file.is_hurried = false;
                 } else {
                     file.is_read = false;
                 }
-                // A second reading finds that the file was removed.
-                file.bad.get_or_insert(reason);
-                effects.extend(std::mem::take(&mut file.waiters).into_iter().map(Effect::Bring));
+                // Whoever reads the file still has it open, and says why it was removed.
+                if !is_missing || !(file.is_hurried || file.is_read) {
+                    file.bad.get_or_insert(reason);
+                    effects.extend(std::mem::take(&mut file.waiters).into_iter().map(Effect::Bring));
+                }
             }
         }
         self.go_on(&mut effects);

@@ -140,6 +140,27 @@ fn the_sealed_bytes_are_whole_until_the_next_generation_is_sealed() {
     assert!(bench.told(2).is_none() && bench.tree.is_sealed("ck"));
 }
 
+/// Dataset 1 is flushed still, when programs change in the third generation what they had left
+/// alone in the second.
+#[test]
+fn what_two_generations_share_is_changed_under_neither() {
+    let bench = Bench::new();
+    for (file, bytes) in [("ck/f", "old f"), ("ck/g", "old g")] {
+        bench.write(file, bytes.as_bytes());
+    }
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    bench.begin(1).unwrap();
+    bench.change(1, "g", b"new g");
+    let part = lead.freeze_over(2, "ck", Some(1)).unwrap();
+    lead.finish(2, &part, &[]);
+    bench.begin(2).unwrap();
+    bench.change(2, "f", b"third");
+    assert_eq!(bench.in_tree("f").as_deref(), Some("third"));
+    assert_eq!([read(&lead, 2, "f"), read(&lead, 2, "g")], ["old f", "new g"]);
+    assert_eq!([read(&lead, 1, "f"), read(&lead, 1, "g")], ["old f", "old g"]);
+}
+
 /// What is at its name may be the former's bytes, of the same size.
 #[cfg(feature = "faults")]
 #[test]

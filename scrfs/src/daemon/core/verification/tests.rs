@@ -100,6 +100,33 @@ fn a_bad_file_stays_unread_until_it_is_replaced() {
     assert_eq!(told(&files.ended(&reading(&again), bad())), [""; 0], "of what is not there any more");
 }
 
+/// Two read a file: one finds it bad and removes it, and is overtaken by the other.
+#[test]
+fn why_a_file_was_removed_is_told_by_who_has_read_it() {
+    let missing = || Outcome::Missing("no such file".into());
+    let reason = |effects: &[Effect<u32>]| match effects.last() {
+        Some(Effect::Done(_, bad)) => bad[0].1.to_string(),
+        other => panic!("{other:?}"),
+    };
+    for behind_first in [true, false] {
+        let mut files: Verification<u32> = Verification::default();
+        files.begin(ID, paths(&["a"]));
+        let behind = reading(&files.serve());
+        let hurried = reading(&files.wants(ID, &path("a"), 1).unwrap());
+        let (first, second) = if behind_first { (behind, hurried) } else { (hurried, behind) };
+        assert_eq!(told(&files.ended(&first, missing())), [""; 0]);
+        let ended = files.ended(&second, bad());
+        assert_eq!(
+            (told(&ended), reason(&ended)),
+            (vec!["bring 1".into(), "done, 1 bad".into()], "CRC".into())
+        );
+    }
+    let mut files: Verification<u32> = Verification::default();
+    files.begin(ID, paths(&["a"]));
+    let behind = reading(&files.serve());
+    assert_eq!(reason(&files.ended(&behind, missing())), "no such file", "it was lost");
+}
+
 #[test]
 fn a_new_lead_is_told_again() {
     let mut files: Verification<u32> = Verification::default();
