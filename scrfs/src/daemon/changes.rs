@@ -2,16 +2,17 @@
 //! its next generation. The journal has it, before it is done.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::control::{DirOp, Event, FrozenFile, FrozenPart, Reason};
-use crate::dataset::{Entry, EntryKind, Names};
+use crate::dataset::{Entry, EntryKind, FileCopy, Names};
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 
-use super::generation::top_of;
+use super::generation::{Generations, top_of};
 use super::listing::{Lost, walk};
 use super::node::Node;
 use super::state::Dataset;
@@ -121,6 +122,43 @@ impl Node {
             }
         }
         Ok((part, others))
+    }
+
+    /// Former generations that are still here, as their flushes have not ended, share the inode of
+    /// a file that nobody has changed since: they get the same copy.
+    pub(super) fn keep_for_former(
+        &self,
+        generations: &mut Generations,
+        dataset: &Dataset,
+        inode: u64,
+        (names, sealed): (&[RelPath], &FileCopy),
+    ) -> io::Result<()> {
+        let is_former = |other: &&Dataset| {
+            other.life.is_hidden() && other.life.is_complete() && other.name == dataset.name
+        };
+        let formers: Vec<Dataset> = self.state.lock().present().filter(is_former).cloned().collect();
+        for former in formers {
+            let Some(index) = former.life.catalog() else { continue };
+            let inodes = match generations.aside.entry(former.id) {
+                Slot::Occupied(known) => known.into_mut(),
+                Slot::Vacant(slot) => {
+                    slot.insert(self.cache.inodes_aside(former.id, &index.catalog().entries)?)
+                }
+            };
+            let shared = inodes.get(&inode).cloned().unwrap_or_default();
+            let is_same = |name: &&RelPath| match index.entry(name).map(|entry| &entry.kind) {
+                Some(EntryKind::File(copy)) => (copy.size, copy.crc) == (sealed.size, sealed.crc),
+                _ => false,
+            };
+            for name in shared.iter().filter(is_same) {
+                if let Some(from) = names.first() {
+                    self.cache.share_kept((dataset.id, from), (former.id, name))?;
+                }
+            }
+            // Not before: a try that has failed is made again.
+            inodes.remove(&inode);
+        }
+        Ok(())
     }
 
     /// Takes names of the base out of this node's frozen part. In the records' thread.

@@ -47,7 +47,7 @@ use crate::errno::Errno;
 /// lock is taken before the disk's.
 #[derive(Default)]
 pub(super) struct Generations {
-    aside: HashMap<DatasetId, Inodes>,
+    pub(super) aside: HashMap<DatasetId, Inodes>,
 }
 
 impl Generations {
@@ -358,43 +358,6 @@ impl Node {
         }
         generations.aside.entry(id).or_default().remove(&inode);
         Ok(faults::hit("generation.kept")?)
-    }
-
-    /// Former generations that are still here, as their flushes have not ended, share the inode of a
-    /// file that nobody has changed since: they get the same copy.
-    fn keep_for_former(
-        &self,
-        generations: &mut Generations,
-        dataset: &Dataset,
-        inode: u64,
-        (names, sealed): (&[RelPath], &FileCopy),
-    ) -> Result<(), CopyError> {
-        let is_former = |other: &&Dataset| {
-            other.life.is_hidden() && other.life.is_complete() && other.name == dataset.name
-        };
-        let formers: Vec<Dataset> = self.state.lock().present().filter(is_former).cloned().collect();
-        for former in formers {
-            let Some(index) = former.life.catalog() else { continue };
-            let inodes = match generations.aside.entry(former.id) {
-                Slot::Occupied(known) => known.into_mut(),
-                Slot::Vacant(slot) => {
-                    slot.insert(self.cache.inodes_aside(former.id, &index.catalog().entries)?)
-                }
-            };
-            let shared = inodes.get(&inode).cloned().unwrap_or_default();
-            let is_same = |name: &&RelPath| match index.entry(name).map(|entry| &entry.kind) {
-                Some(EntryKind::File(copy)) => (copy.size, copy.crc) == (sealed.size, sealed.crc),
-                _ => false,
-            };
-            for name in shared.iter().filter(is_same) {
-                if let Some(from) = names.first() {
-                    self.cache.share_kept((dataset.id, from), (former.id, name))?;
-                }
-            }
-            // Not before: a try that has failed is made again.
-            inodes.remove(&inode);
-        }
-        Ok(())
     }
 
     /// The dataset, if its next generation has begun here.
