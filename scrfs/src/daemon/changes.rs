@@ -2,7 +2,6 @@
 //! its next generation. The journal has it, before it is done.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -133,27 +132,19 @@ impl Node {
         inode: u64,
         (names, sealed): (&[RelPath], &FileCopy),
     ) -> io::Result<()> {
-        let is_former = |other: &&Dataset| {
-            other.life.is_hidden() && other.life.is_complete() && other.name == dataset.name
-        };
+        let Some(from) = names.first() else { return Ok(()) };
+        let is_former = |other: &&Dataset| other.life.is_hidden() && other.name == dataset.name;
         let formers: Vec<Dataset> = self.state.lock().present().filter(is_former).cloned().collect();
         for former in formers {
             let Some(index) = former.life.catalog() else { continue };
-            let inodes = match generations.aside.entry(former.id) {
-                Slot::Occupied(known) => known.into_mut(),
-                Slot::Vacant(slot) => {
-                    slot.insert(self.cache.inodes_aside(former.id, &index.catalog().entries)?)
-                }
-            };
+            let inodes = generations.inodes(&self.cache, former.id, index)?;
             let shared = inodes.get(&inode).cloned().unwrap_or_default();
             let is_same = |name: &&RelPath| match index.entry(name).map(|entry| &entry.kind) {
                 Some(EntryKind::File(copy)) => (copy.size, copy.crc) == (sealed.size, sealed.crc),
                 _ => false,
             };
             for name in shared.iter().filter(is_same) {
-                if let Some(from) = names.first() {
-                    self.cache.share_kept((dataset.id, from), (former.id, name))?;
-                }
+                self.cache.share_kept((dataset.id, from), (former.id, name))?;
             }
             // Not before: a try that has failed is made again.
             inodes.remove(&inode);

@@ -33,7 +33,7 @@ use crate::path::{PathError, RelPath};
 use crate::store::beneath;
 use crate::transfer::{Monitor, copy};
 
-use super::cache::{Inodes, Staged};
+use super::cache::{Cache, Inodes, Staged};
 use super::journal::Journal;
 use super::listing::{Lost, walk};
 use super::members::{DataError, make_others, settle_file};
@@ -47,7 +47,22 @@ use crate::errno::Errno;
 /// lock is taken before the disk's.
 #[derive(Default)]
 pub(super) struct Generations {
-    pub(super) aside: HashMap<DatasetId, Inodes>,
+    aside: HashMap<DatasetId, Inodes>,
+}
+
+impl Generations {
+    /// The inodes that a dataset has aside.
+    pub(super) fn inodes(
+        &mut self,
+        cache: &Cache,
+        id: DatasetId,
+        index: &CatalogIndex,
+    ) -> io::Result<&mut Inodes> {
+        Ok(match self.aside.entry(id) {
+            Slot::Occupied(known) => known.into_mut(),
+            Slot::Vacant(slot) => slot.insert(cache.inodes_aside(id, &index.catalog().entries)?),
+        })
+    }
 }
 
 impl Generations {
@@ -374,11 +389,7 @@ impl Node {
         inode: u64,
     ) -> Result<Option<Vec<RelPath>>, CopyError> {
         self.overwritten(id).ok_or(CopyError::Moved)?;
-        let inodes = match generations.aside.entry(id) {
-            Slot::Occupied(known) => known.into_mut(),
-            Slot::Vacant(slot) => slot.insert(self.cache.inodes_aside(id, &index.catalog().entries)?),
-        };
-        Ok(inodes.get(&inode).cloned())
+        Ok(generations.inodes(&self.cache, id, index)?.get(&inode).cloned())
     }
 
     /// Other names of the file change with it.

@@ -31,10 +31,9 @@ pub struct Log<T> {
     file: File,
     /// Bytes of whole records.
     bytes: u64,
-    /// An append failed: what follows the whole records is not known. The next append starts the
-    /// file anew.
+    /// An append failed: what follows the whole records is not known, and goes before the next one.
     torn: bool,
-    /// The open file has lost its name to a newer one, which could not be opened yet.
+    /// The open file has lost its name to a newer one, which is to be opened. It is torn then, too.
     detached: bool,
     records: PhantomData<fn(T)>,
 }
@@ -83,9 +82,6 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
         if self.bytes.saturating_add(framed.len() as u64) > LOG_MAX {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
-        if self.detached {
-            self.attach()?;
-        }
         if self.torn {
             self.cut()?;
         }
@@ -114,19 +110,10 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
             return committed;
         }
         // From here on the open file has no name: what is appended to that is lost.
-        self.detached = true;
+        (self.bytes, self.torn, self.detached) = (bytes.len() as u64, true, true);
         let path = self.store.path().join(&self.name);
-        self.attach().map_err(|source| StoreError::Failed { path, step: "open", source })?;
+        self.cut().map_err(|source| StoreError::Failed { path, step: "open", source })?;
         committed
-    }
-
-    /// Opens the file that has the name by now, to append to what is in it.
-    fn attach(&mut self) -> io::Result<()> {
-        crate::faults::hit("store.attach")?;
-        let mut file = open_file(&self.store, &self.name)?;
-        let bytes = file.seek(SeekFrom::End(0))?;
-        (self.file, self.bytes, self.torn, self.detached) = (file, bytes, false, false);
-        Ok(())
     }
 
     /// Forgets all records. Not synced either.
@@ -138,6 +125,9 @@ impl<T: Serialize + DeserializeOwned> Log<T> {
 
     fn cut(&mut self) -> io::Result<()> {
         crate::faults::hit("store.cut")?;
+        if self.detached {
+            (self.file, self.detached) = (open_file(&self.store, &self.name)?, false);
+        }
         self.file.set_len(self.bytes)?;
         self.file.seek(SeekFrom::Start(self.bytes))?;
         self.torn = false;
@@ -241,6 +231,12 @@ mod tests {
             log.append(&"c".to_owned()).unwrap();
             let records = open(dir.path()).1;
             assert!(records == ["b", "c"] || records == ["a", "c"], "{points}: {records:?}");
+            crate::faults::arm(points, crate::faults::Fault::Error(libc::EMFILE));
+            drop(log.rewrite(["d".to_owned()].iter()));
+            drop(log.clear());
+            crate::faults::arm(0, crate::faults::Fault::Death);
+            log.append(&"e".to_owned()).unwrap();
+            assert_eq!(open(dir.path()).1, ["e"], "{points}");
         }
     }
 
