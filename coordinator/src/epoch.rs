@@ -3,14 +3,16 @@
 //!
 //! `<prefix>/.scr/epoch.<n>` is made by exclusive create, with job, host and process in it for
 //! people. Where the prefix cannot be written, the epoch is one above the highest that any daemon
-//! has seen, and above what can still be read there: datasets in the prefix are never newer than
-//! what this epoch seals.
+//! has seen, and above what can be read there. Where it cannot even be read, daemons of new nodes
+//! may have seen less than the prefix has: the epoch is the time in seconds then, which other
+//! starts do not reach by counting. So datasets in the prefix are never newer than what this epoch
+//! seals.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use scrfs::bounded;
 use scrfs::ids::Epoch;
@@ -40,15 +42,27 @@ pub fn begin(
         let directory = scrfs::prefix::make(&prefix)?;
         let existing = list(&directory)?;
         // The files may have been removed, and the datasets not.
-        let sealed = scrfs::prefix::highest_epoch(&prefix);
+        let sealed = scrfs::prefix::highest_epoch(&prefix).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the epochs of the prefix's datasets are not known");
+            by_clock()
+        });
         let above = Epoch(existing.last().map_or(0, |(n, _)| *n).max(seen.0).max(sealed.0));
         Ok((above, create_next(&directory, &existing, above, content.as_bytes())))
     });
     match result {
         Ok((_, Ok(epoch))) => (epoch, None),
-        Ok((above, Err(error))) => (Epoch(above.0.saturating_add(1)), Some(error)),
-        Err(error) => (Epoch(seen.0.saturating_add(1)), Some(error)),
+        Ok((above, Err(error))) => (next(above), Some(error)),
+        Err(error) => (next(seen.max(by_clock())), Some(error)),
     }
+}
+
+fn next(epoch: Epoch) -> Epoch {
+    Epoch(epoch.0.saturating_add(1))
+}
+
+/// Seconds since 1970: above all that is counted from 0, one for each start.
+fn by_clock() -> Epoch {
+    Epoch(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))
 }
 
 /// The highest epoch that was begun in the prefix, if that tells within `limit`.
@@ -149,15 +163,28 @@ mod tests {
     }
 
     #[test]
+    fn a_prefix_that_does_not_tell_may_have_more_than_daemons_saw() {
+        let silent = tempfile::tempdir().unwrap();
+        (0..40).for_each(|n| drop(begin(silent.path(), Epoch(n), "j1", "node0", LIMIT)));
+        let (epoch, problem) = begin(silent.path(), Epoch(0), "j2", "node7", Duration::ZERO);
+        assert!(problem.is_some() && epoch > Epoch(40), "{epoch}");
+        // When it answers again, the next start is above that.
+        assert!(begin(silent.path(), epoch, "j2", "node7", LIMIT).0 > epoch);
+    }
+
+    #[test]
     fn without_the_prefix_it_is_above_what_daemons_saw() {
         let file = tempfile::NamedTempFile::new().unwrap();
+        let before = by_clock();
         let (epoch, problem) = begin(file.path(), Epoch(6), "j1", "node0", LIMIT);
-        assert_eq!(epoch, Epoch(7));
+        assert!(epoch > before);
         assert!(problem.is_some());
+        let high = Epoch(u64::from(u32::MAX));
+        assert_eq!(begin(file.path(), high, "j1", "node0", LIMIT).0, next(high));
         // Nor is one made whose parent is not there: somebody mistyped it.
         let place = tempfile::tempdir().unwrap();
         let (epoch, problem) = begin(&place.path().join("typo/run1"), Epoch(6), "j1", "node0", LIMIT);
-        assert_eq!(epoch, Epoch(7));
+        assert!(epoch > before);
         assert!(problem.unwrap().to_string().contains("typo is missing"));
         assert!(!place.path().join("typo").exists());
     }

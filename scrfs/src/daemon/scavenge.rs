@@ -21,7 +21,7 @@ use crate::path::RelPath;
 use crate::prefix::scavenge::{
     Begun, By, Collection, DATASET, MemberRecord, Outcome, RedundancyCopy, adopt, digest,
 };
-use crate::prefix::{PfsError, Prefix};
+use crate::prefix::{Known, PfsError, Prefix};
 use crate::store::beneath;
 use crate::transfer::pfs::PfsDirectory;
 use crate::transfer::user::{Identity, UserThread};
@@ -189,10 +189,19 @@ impl Node {
             let root = settings.prefix.clone();
             Place { root, epoch: state.table.epoch, host: self.config.host.clone(), identity }
         };
-        let age = Age { epoch: dataset.epoch, id };
+        let catalog = dataset.life.catalog().map(|index| index.catalog());
+        let known = Known {
+            age: Age { epoch: dataset.epoch, id },
+            name: Some(dataset.name.clone()),
+            created_us: catalog.map(|catalog| catalog.created_us),
+        };
         let user = UserThread::start(&place.identity)
             .map_err(|e| Reason::from(e).on(format_args!("the rights of user {}", place.identity.uid)))?;
-        let begin = |place: Place| move || Collection::begin(&place.prefix(), age);
+        let age = known.age;
+        let begin = |place: Place| {
+            let known = known.clone();
+            move || Collection::begin(&place.prefix(), &known)
+        };
         let collection = match flat(user.run(begin(place.clone())))? {
             Begun::Collect(collection) => collection,
             settled => return self.settled(asker, id, &settled),

@@ -265,7 +265,7 @@ pub(super) fn recover(prefix: &Prefix) -> Result<()> {
         discard(&prefix.flush(arrival));
     }
     for arrival in olds.into_iter().filter(is_settled) {
-        discard(&prefix.old(arrival));
+        discard_old(prefix, &lock, arrival)?;
     }
     unsettled.into_values().next().map_or(Ok(()), Err)
 }
@@ -276,6 +276,44 @@ fn discard(directory: &Path) {
     if let Err(error) = remove_tree(directory) {
         tracing::warn!(%error, "what is of no use any more stays for now");
     }
+}
+
+/// Removes what a swap has replaced. A PFS may carry out the rename of coordinators that are long
+/// dead, which puts there what has been published since: that gets its name back.
+fn discard_old(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<()> {
+    let old = prefix.old(arrival);
+    let place = match hidden_place(prefix, &old) {
+        Ok(Some(place)) => place,
+        Ok(None) => {
+            discard(&old);
+            return Ok(());
+        }
+        Err(error) => {
+            tracing::warn!(path = %old.display(), %error, "what it has is not known: it stays for now");
+            return Ok(());
+        }
+    };
+    tracing::warn!(from = %old.display(), to = %place.display(), "a published dataset gets its name back");
+    prefix.newest()?;
+    lock.is_held()?;
+    rename(&old, &place)?;
+    sync_directory(prefix.root())?;
+    sync_directory(&prefix.state(""))
+}
+
+/// Where the dataset in `old` belongs: its name is free, and the index lists it, or there is no
+/// index that could say otherwise.
+fn hidden_place(prefix: &Prefix, old: &Path) -> Result<Option<PathBuf>> {
+    let Some((id, epoch, summary)) = (if is_kept(old)? { summary_of(old)? } else { None }) else {
+        return Ok(None);
+    };
+    let Some(name) = summary.dataset.and_then(|about| about.name).filter(|name| is_name(name.as_bytes()))
+    else {
+        return Ok(None);
+    };
+    let place = prefix.dataset(name.as_bytes());
+    let is_hidden = !exists(&place)? && index::may_list(prefix, &name, (epoch, id))?;
+    Ok(is_hidden.then_some(place))
 }
 
 /// Does what is left of the swap that `swap.<arrival>` announces. The epoch that sealed the dataset
@@ -303,7 +341,7 @@ fn finish_swap(prefix: &Prefix, lock: &Lock, arrival: Arrival) -> Result<Option<
     };
     prefix.step("flush.cleanup")?;
     // It is published, whatever becomes of the former one: its files may still be open somewhere.
-    discard(&swap.old);
+    discard_old(prefix, lock, arrival)?;
     remove_file(&swap.link)?;
     sync_directory(&prefix.state(""))?;
     Ok(published)

@@ -111,6 +111,18 @@ pub(super) fn newer(
     Ok(newer_in(&read(prefix)?, name, than, there))
 }
 
+/// The index has a dataset of this name and age, which has not failed; or there is no sound index.
+pub(super) fn may_list(prefix: &Prefix, name: &Text, of: (Epoch, DatasetId)) -> Result<bool> {
+    match read_record::<Index>(&prefix.state("index.scr")) {
+        Ok(Some(index)) => {
+            let mut of_name = index.entries().filter(|view| view.name == Some(name));
+            Ok(of_name.any(|view| age(&view) == of && view.complete && view.failed.is_empty()))
+        }
+        Ok(None) | Err(PfsError::Record { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 fn newer_in(
     index: &Index,
     name: &[u8],

@@ -39,19 +39,14 @@ pub use self::worker::{Worker, outcome, start};
 pub use crate::plain::make_file;
 
 /// The highest epoch that has sealed a dataset of the prefix at `root`, also one of which nodes
-/// have saved parts only; 0 where there is none, or none can be read.
-pub fn highest_epoch(root: &Path) -> Epoch {
+/// have saved parts only; 0 where there is none.
+///
+/// # Errors
+/// The PFS does not let read which datasets there are.
+pub fn highest_epoch(root: &Path) -> Result<Epoch, PfsError> {
     let prefix = Prefix::new(root.as_os_str().as_bytes(), Epoch(0), "");
-    let of_parts = scavenge::ages(&prefix).map(|ages| ages.first().map_or(Epoch(0), |age| age.epoch));
-    [index::highest_epoch(&prefix), of_parts]
-        .into_iter()
-        .map(|highest| {
-            highest.unwrap_or_else(|error| {
-                tracing::warn!(%error, "the epochs of the prefix's datasets are not known");
-                Epoch(0)
-            })
-        })
-        .fold(Epoch(0), Epoch::max)
+    let of_parts = scavenge::ages(&prefix)?.first().map_or(Epoch(0), |age| age.epoch);
+    Ok(index::highest_epoch(&prefix)?.max(of_parts))
 }
 
 /// What the lead wants done in the prefix.
@@ -111,9 +106,44 @@ impl StoredDataset {
     /// It is the dataset of this catalog. In a prefix that other jobs have used, another dataset
     /// may have its id, epoch and name.
     pub fn is(&self, catalog: &Catalog) -> bool {
-        (self.epoch, self.id) == (catalog.epoch, catalog.id)
-            && self.name == catalog.name
-            && self.created_us.is_none_or(|created| created == catalog.created_us)
+        self.may_be(&Known::of(catalog))
+    }
+
+    /// Nothing that is known of a dataset says that this is another.
+    pub(crate) fn may_be(&self, known: &Known) -> bool {
+        let is_other_name = known.name.as_ref().is_some_and(|name| *name != self.name);
+        let times = self.created_us.zip(known.created_us);
+        (self.epoch, self.id) == (known.age.epoch, known.age.id)
+            && !is_other_name
+            && times.is_none_or(|(stored, known)| stored == known)
+    }
+}
+
+/// What is known of a dataset by whoever looks for it in the prefix: its age, and the rest as far as
+/// a catalog says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Its epoch and id.
+    pub age: Age,
+    /// Its name.
+    pub name: Option<Vec<u8>>,
+    /// When it was sealed, microseconds since 1970.
+    pub created_us: Option<u64>,
+}
+
+impl Known {
+    /// All of it.
+    pub fn of(catalog: &Catalog) -> Self {
+        Self {
+            age: Age { epoch: catalog.epoch, id: catalog.id },
+            name: Some(catalog.name.clone()),
+            created_us: Some(catalog.created_us),
+        }
+    }
+
+    /// No more than its age.
+    pub(crate) fn by_age(age: Age) -> Self {
+        Self { age, name: None, created_us: None }
     }
 }
 

@@ -3,8 +3,8 @@
 use super::*;
 use crate::control::loose::Age;
 use crate::control::{Named, Reason, Scavenged};
-use crate::prefix::Prefix;
 use crate::prefix::scavenge::{Begun, Collection, MemberRecord, adopt_all, digest};
+use crate::prefix::{Known, Prefix};
 
 /// A prefix whose job saves its newest dataset at its end.
 fn prefix(bench: &Bench) -> tempfile::TempDir {
@@ -44,7 +44,9 @@ fn nothing(bench: &Bench, why: &str) {
 fn save_other(root: &Path, catalog: &Catalog) {
     let prefix = Prefix::new(root.as_os_str().as_bytes(), catalog.epoch, "n1");
     let age = Age { epoch: catalog.epoch, id: catalog.id };
-    let Begun::Collect(collection) = Collection::begin(&prefix, age).unwrap() else { panic!() };
+    let Begun::Collect(collection) = Collection::begin(&prefix, &Known::by_age(age)).unwrap() else {
+        panic!()
+    };
     let record = MemberRecord {
         age,
         member: Member(1),
@@ -139,7 +141,9 @@ fn a_newer_dataset_in_doubt_is_saved_beside_the_newest_complete_one() {
     save_other(place.path(), &catalog);
     let prefix = Prefix::new(place.path().as_os_str().as_bytes(), Epoch(1), "n1");
     let age = Age { epoch: Epoch(1), id: DatasetId(2) };
-    let Begun::Collect(collection) = Collection::begin(&prefix, age).unwrap() else { panic!() };
+    let Begun::Collect(collection) = Collection::begin(&prefix, &Known::by_age(age)).unwrap() else {
+        panic!()
+    };
     collection.put_catalog(&prefix, &catalog).unwrap();
     assert_eq!(tried(&bench)[1].1, Ok("saved: it is on the PFS".to_owned()));
     assert_eq!(std::fs::read(place.path().join("two/f")).unwrap(), b"two");

@@ -17,7 +17,7 @@ use crate::redundancy::right;
 
 use super::super::directory::{PfsError, Prefix, Result, is_name, read_bounded, remove_file, remove_tree};
 use super::super::lock::Lock;
-use super::super::{StoredDataset, flush, index};
+use super::super::{Known, StoredDataset, flush, index};
 use super::again::{self, Identity};
 use super::{
     Collection, DATASET, MemberRecord, PUBLISHER, Standing, ages, audit, is_lost, rebuild, standing,
@@ -168,7 +168,7 @@ pub fn adopt_all(prefix: &Prefix, tell: Tell<'_>) -> Result<Vec<Adoption>> {
 /// [`Outcome::Waits`].
 pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
     let collection = Collection::of(prefix, age);
-    let mut look = Look::default();
+    let mut look = Look::at(age);
     let (mut looks, begun) = (1, Instant::now());
     let adopted = loop {
         look.seen = None;
@@ -183,10 +183,10 @@ pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
     };
     let outcome = match adopted {
         // What was missing was on its way to its place.
-        Ok(Outcome::Waits { .. } | Outcome::Hindered(_)) if is_stored(prefix, age) => Outcome::Stored,
+        Ok(Outcome::Waits { .. } | Outcome::Hindered(_)) if is_stored(prefix, &look.known) => Outcome::Stored,
         Ok(outcome) => outcome,
         // By another, which has kept this one from it.
-        Err(error) if is_stored(prefix, age) => {
+        Err(error) if is_stored(prefix, &look.known) => {
             tracing::info!(%error, "published by another");
             Outcome::Stored
         }
@@ -199,18 +199,24 @@ pub fn adopt(prefix: &Prefix, age: Age, by: By<'_>) -> Result<Adoption> {
         ) => Outcome::Waits { missing: Vec::new(), reason: error.to_string() },
         Err(error) => return Err(error),
     };
-    let Look { name, note, .. } = look;
-    Ok(Adoption { age, name, outcome, note })
+    let Look { known, note, .. } = look;
+    Ok(Adoption { age, name: known.name.unwrap_or_default(), outcome, note })
 }
 
 /// What is found on the way.
-#[derive(Default)]
 struct Look {
-    name: Vec<u8>,
+    /// Of the dataset.
+    known: Known,
     /// [`Adoption::note`].
     note: Option<String>,
     /// What was looked at.
     seen: Option<Identity>,
+}
+
+impl Look {
+    fn at(age: Age) -> Self {
+        Self { known: Known::by_age(age), note: None, seen: None }
+    }
 }
 
 /// How [`Collection::publish`] ended.
@@ -222,8 +228,8 @@ enum Put {
     Newer(Epoch),
 }
 
-fn is_stored(prefix: &Prefix, age: Age) -> bool {
-    index::survey(prefix).is_ok_and(|stored| matches!(standing(&stored, age), Standing::Stored))
+fn is_stored(prefix: &Prefix, known: &Known) -> bool {
+    index::survey(prefix).is_ok_and(|stored| matches!(standing(&stored, known), Standing::Stored))
 }
 
 impl Collection {
@@ -233,14 +239,17 @@ impl Collection {
         let seen = self.identity()?;
         look.seen = Some(seen);
         let stored = index::survey(prefix)?;
-        if let Standing::Stored = standing(&stored, self.age) {
+        let catalog = self.catalog();
+        if let Ok(Some(catalog)) = &catalog {
+            look.known = Known::of(catalog);
+        }
+        if let Standing::Stored = standing(&stored, &look.known) {
             look.note = self.finish(prefix);
             return Ok(Outcome::Stored);
         }
         let give_up = |newer| self.give_up(prefix, seen, newer);
-        let name = &mut look.name;
-        let newer = newer_than(&stored, self.age);
-        let catalog = match self.catalog() {
+        let newer = newer_than(&stored, &look.known);
+        let catalog = match catalog {
             Err(error) if is_lost(&error) => return Ok(self.without_catalog(&error)),
             catalog => catalog?,
         };
@@ -251,8 +260,7 @@ impl Collection {
             let reason = "no node that has recorded it as complete has saved its part".to_owned();
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
         };
-        name.clone_from(&catalog.name);
-        if !is_name(name) {
+        if !is_name(&catalog.name) {
             let reason = "this name cannot be used in the prefix".to_owned();
             return Ok(Outcome::Waits { missing: Vec::new(), reason });
         }
@@ -268,7 +276,7 @@ impl Collection {
             By::Node | By::Start(..) => leave_out(&bad, &mut records),
         }
         let reason = in_the_way(&catalog, &records, by);
-        let newer = replaced_by(&stored, self.age, name).or(newer.filter(|_| reason.is_some()));
+        let newer = replaced_by(&stored, &catalog).or(newer.filter(|_| reason.is_some()));
         if let Some(newer) = newer {
             return give_up(newer);
         }
@@ -281,7 +289,7 @@ impl Collection {
         let unreadable = audit::audit(self, prefix, &catalog, &mut records, &presumed, by)?;
         if let Some(reason) = in_the_way(&catalog, &records, by) {
             remove_file(&self.directory.join(PUBLISHER))?;
-            return match (unreadable, newer_than(&stored, self.age)) {
+            return match (unreadable, newer_than(&stored, &look.known)) {
                 (Some(error), _) => Err(error),
                 (None, Some(newer)) => give_up(newer),
                 (None, None) => Ok(waits(&catalog, &records, &self.bad()?, reason)),
@@ -430,10 +438,10 @@ impl Collection {
         let lock = Lock::take(prefix)?;
         // Others may have published meanwhile, this one or a newer one.
         let stored = index::survey(prefix)?;
-        if matches!(standing(&stored, self.age), Standing::Stored) {
+        if matches!(standing(&stored, &Known::of(catalog)), Standing::Stored) {
             return Ok(Put::Before);
         }
-        if let Some(newer) = replaced_by(&stored, self.age, &catalog.name) {
+        if let Some(newer) = replaced_by(&stored, catalog) {
             return Ok(Put::Newer(newer));
         }
         flush::swap_in(prefix, &lock, catalog, &dataset)?;
@@ -453,8 +461,8 @@ fn missing(catalog: &Catalog, records: &[Option<MemberRecord>]) -> Vec<(Member, 
 }
 
 /// The epoch of the newest dataset of the prefix, if that is newer.
-fn newer_than(stored: &[StoredDataset], age: Age) -> Option<Epoch> {
-    match standing(stored, age) {
+fn newer_than(stored: &[StoredDataset], known: &Known) -> Option<Epoch> {
+    match standing(stored, known) {
         Standing::Older(newer) => Some(newer.epoch),
         Standing::Stored | Standing::Newest => None,
     }
@@ -497,9 +505,11 @@ fn waits(
 }
 
 /// The epoch of a newer dataset of this name in the prefix, which this one would take the place of.
-fn replaced_by(stored: &[StoredDataset], age: Age, name: &[u8]) -> Option<Epoch> {
-    let newer = |dataset: &&StoredDataset| (dataset.epoch, dataset.id) > (age.epoch, age.id);
-    let mut of_name = stored.iter().filter(|dataset| dataset.usable && dataset.name == name);
+/// Of two of the same age, which are of two jobs, the one that was sealed later is newer.
+fn replaced_by(stored: &[StoredDataset], catalog: &Catalog) -> Option<Epoch> {
+    let age = (catalog.epoch, catalog.id, catalog.created_us);
+    let newer = |dataset: &&StoredDataset| (dataset.epoch, dataset.id, dataset.created_us.unwrap_or(0)) > age;
+    let mut of_name = stored.iter().filter(|dataset| dataset.usable && dataset.name == catalog.name);
     of_name.find(newer).map(|dataset| dataset.epoch)
 }
 

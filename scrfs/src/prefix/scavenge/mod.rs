@@ -47,7 +47,7 @@ use crate::record::{RecordError, RedundancyFileName};
 use crate::store::beneath;
 
 use super::directory::{PfsError, Prefix, Result, SYNC, exists, read_bounded, remove_file, replace_by};
-use super::{StoredDataset, index, strangers};
+use super::{Known, StoredDataset, index, strangers};
 
 pub use self::adopt::{Adoption, By, Outcome, Progress, Tell, adopt, adopt_all};
 
@@ -152,15 +152,15 @@ impl Collection {
     ///
     /// # Errors
     /// The prefix cannot be read or written.
-    pub fn begin(prefix: &Prefix, age: Age) -> Result<Begun> {
+    pub fn begin(prefix: &Prefix, dataset: &Known) -> Result<Begun> {
         prefix.is_ours()?;
         prefix.make()?;
-        match standing(&index::survey(prefix)?, age) {
+        match standing(&index::survey(prefix)?, dataset) {
             Standing::Stored => return Ok(Begun::Stored),
             Standing::Older(newer) => return Ok(Begun::Newer(newer)),
             Standing::Newest => {}
         }
-        let this = Self::of(prefix, age);
+        let this = Self::of(prefix, dataset.age);
         for directory in [&this.directory, &this.directory.join(DATASET)] {
             match plain::make_directory(directory) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -382,13 +382,14 @@ enum Standing {
     Newest,
 }
 
-fn standing(stored: &[StoredDataset], age: Age) -> Standing {
+/// In a prefix that other jobs have used, another dataset may have its age.
+fn standing(stored: &[StoredDataset], known: &Known) -> Standing {
     let of = |dataset: &StoredDataset| Age { epoch: dataset.epoch, id: dataset.id };
     let usable = || stored.iter().filter(|dataset| dataset.usable);
-    if usable().any(|dataset| of(dataset) == age) {
+    if usable().any(|dataset| dataset.may_be(known)) {
         return Standing::Stored;
     }
-    match usable().find(|dataset| of(dataset) > age) {
+    match usable().find(|dataset| of(dataset) > known.age) {
         Some(newer) => Standing::Older(newer.clone()),
         None => Standing::Newest,
     }

@@ -316,9 +316,9 @@ fn an_interrupted_swap_takes_no_newer_generations_place() {
 #[test]
 fn the_highest_epoch_is_known_without_the_records_of_the_prefix() {
     let root = tempfile::tempdir().unwrap();
-    assert_eq!(crate::prefix::highest_epoch(root.path()), Epoch(0));
+    assert_eq!(crate::prefix::highest_epoch(root.path()).unwrap(), Epoch(0));
     Job::new(root.path(), NEWER, "ck.8").flush().unwrap();
-    assert_eq!(crate::prefix::highest_epoch(root.path()), Epoch(NEWER));
+    assert_eq!(crate::prefix::highest_epoch(root.path()).unwrap(), Epoch(NEWER));
     fs::remove_dir_all(root.path().join(".scr")).unwrap();
-    assert_eq!(crate::prefix::highest_epoch(root.path()), Epoch(NEWER));
+    assert_eq!(crate::prefix::highest_epoch(root.path()).unwrap(), Epoch(NEWER));
 }

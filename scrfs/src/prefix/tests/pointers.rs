@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::scavenge::{Saved, dataset, node, pointers};
 use super::{PfsOutcome, PfsTask, carry_out, nothing_left_over, prefix, survey};
+use crate::prefix::Known;
 use crate::prefix::directory::Prefix;
 use crate::prefix::loose;
 use crate::prefix::scavenge::{Adoption, Begun, By, Collection, Outcome, adopt};
@@ -14,7 +15,9 @@ use crate::prefix::scavenge::{Adoption, Begun, By, Collection, Outcome, adopt};
 fn save(prefix: &Prefix) -> Saved {
     let saved = dataset(2, "ck");
     saved.save_all_but(prefix, &[]);
-    let Begun::Collect(collection) = Collection::begin(prefix, saved.age()).unwrap() else { panic!() };
+    let Begun::Collect(collection) = Collection::begin(prefix, &Known::by_age(saved.age())).unwrap() else {
+        panic!()
+    };
     collection.put_pointers(prefix, &pointers(saved.age(), 4, "ck")).unwrap();
     saved
 }

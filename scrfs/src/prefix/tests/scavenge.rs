@@ -8,6 +8,7 @@ use crate::control::loose::{Age, LooseEntry, LooseKind, LooseOwner, LooseSet, Lo
 use crate::dataset::{Catalog, EntryKind, FileCopy, Layout, MemberPlace, Protection, Scheme};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::path::RelPath;
+use crate::prefix::Known;
 use crate::prefix::directory::{PfsError, Prefix};
 use crate::prefix::scavenge::{
     Begun, By, Collection, DATASET, MemberRecord, Outcome, RedundancyCopy, adopt, digest,
@@ -171,7 +172,9 @@ impl Saved {
         member: u32,
         redundancy: &[&(String, Vec<u8>)],
     ) -> Result<(), PfsError> {
-        let Begun::Collect(collection) = Collection::begin(prefix, self.age())? else { return Ok(()) };
+        let Begun::Collect(collection) = Collection::begin(prefix, &Known::of(&self.catalog))? else {
+            return Ok(());
+        };
         collection.put_catalog(prefix, &self.catalog)?;
         let number = Member(member);
         let sum = digest(self.catalog.files_of(number).map(|(entry, copy)| (&entry.path, copy)));
@@ -258,9 +261,9 @@ fn the_last_node_that_saves_its_part_publishes() {
     let prefix = prefix(root.path(), 5);
     saved.is_published(&prefix);
     // Who is asked again has nothing to do.
-    assert!(matches!(Collection::begin(&prefix, saved.age()).unwrap(), Begun::Stored));
+    assert!(matches!(Collection::begin(&prefix, &Known::by_age(saved.age())).unwrap(), Begun::Stored));
     assert!(matches!(
-        Collection::begin(&prefix, Age { epoch: Epoch(5), id: DatasetId(0) }).unwrap(),
+        Collection::begin(&prefix, &Known::by_age(Age { epoch: Epoch(5), id: DatasetId(0) })).unwrap(),
         Begun::Newer(newer) if newer.id == DatasetId(2)
     ));
 }
@@ -467,7 +470,9 @@ fn pointer_files_are_published_with_their_dataset() {
     let saved = dataset(2, "ck");
     saved.save_all_but(&prefix, &[1]);
     let set = |serial, says: &str| pointers(saved.age(), serial, says);
-    let Begun::Collect(collection) = Collection::begin(&prefix, saved.age()).unwrap() else { panic!() };
+    let Begun::Collect(collection) = Collection::begin(&prefix, &Known::by_age(saved.age())).unwrap() else {
+        panic!()
+    };
     for (serial, says) in [(4, "ck"), (7, "ck again"), (5, "late")] {
         collection.put_pointers(&prefix, &set(serial, says)).unwrap();
     }
