@@ -222,7 +222,7 @@ impl DataConnection {
     pub fn connect(directory: &Path, epoch: Epoch, timeout: Duration) -> Result<Self, ClientError> {
         let (sender, receiver) = greet(directory, Role::Data { epoch }, timeout.min(GREETING_TIMEOUT))?;
         sender.set_timeout(Some(timeout)).map_err(StreamError::from)?;
-        Ok(Self { sender, receiver, timeout })
+        Ok(Self { sender, receiver: receiver.with_descriptors(), timeout })
     }
 
     /// One request; a failure at the daemon is [`ClientError::Failed`]. After any other error the

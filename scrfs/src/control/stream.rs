@@ -83,10 +83,11 @@ pub(super) fn address_in(directory: &Path, name: &str) -> std::io::Result<(Owned
     Ok((handle, address))
 }
 
-/// Both halves of a connection; frames received are at most `limit` bytes.
+/// Both halves of a connection; frames received are at most `limit` bytes, and no descriptors are
+/// taken ([`Receiver::with_descriptors`]).
 pub fn split(stream: UnixStream, limit: usize) -> (Sender, Receiver) {
     let stream = Arc::new(stream);
-    let (decoder, descriptors, block) = (Decoder::new(limit), VecDeque::new(), vec![0; BLOCK].into());
+    let (decoder, descriptors, block) = (Decoder::new(limit), None, vec![0; BLOCK].into());
     let receiver = Receiver { stream: Arc::clone(&stream), decoder, descriptors, block };
     (Sender { stream }, receiver)
 }
@@ -175,12 +176,20 @@ fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], riding: Option<BorrowedFd<'_>
 pub struct Receiver {
     stream: Arc<UnixStream>,
     decoder: Decoder,
-    descriptors: VecDeque<OwnedFd>,
+    /// `None`: the kernel is given no room for any. One that nobody asked for may be of a file
+    /// system whose server never answers, and then closing it never ends.
+    descriptors: Option<VecDeque<OwnedFd>>,
     /// What has just come; used again and again, as a fresh one would be cleared first.
     block: Box<[u8]>,
 }
 
 impl Receiver {
+    /// Takes descriptors too, from a peer that is trusted with what closing them does.
+    #[must_use]
+    pub fn with_descriptors(self) -> Self {
+        Self { descriptors: Some(VecDeque::new()), ..self }
+    }
+
     /// Takes frames of at most `limit` bytes from now on.
     pub fn set_limit(&mut self, limit: usize) {
         self.decoder.set_limit(limit);
@@ -212,16 +221,16 @@ impl Receiver {
 
     /// The descriptor that came with the last message.
     pub fn take_descriptor(&mut self) -> Result<OwnedFd, StreamError> {
-        self.descriptors
-            .pop_front()
-            .ok_or(StreamError::Descriptor("a descriptor was announced but none came"))
+        let arrived = self.descriptors.as_mut().and_then(VecDeque::pop_front);
+        arrived.ok_or(StreamError::Descriptor("a descriptor was announced but none came"))
     }
 
     fn fill(&mut self, timeout: Option<Duration>) -> Result<usize, StreamError> {
         // A timeout of zero would mean none.
         self.stream.set_read_timeout(timeout.map(|t| t.max(Duration::from_millis(1))))?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let room = if self.descriptors.is_some() { &mut space[..] } else { &mut [] };
+        let mut ancillary = RecvAncillaryBuffer::new(room);
         let received = rustix::net::recvmsg(
             &self.stream,
             &mut [IoSliceMut::new(&mut self.block)],
@@ -234,12 +243,16 @@ impl Receiver {
             Err(Errno::CONNRESET) => return Ok(0),
             Err(errno) => return Err(errno.into()),
         };
-        for part in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(arrived) = part {
-                self.descriptors.extend(arrived);
+        let mut waiting = 0;
+        if let Some(descriptors) = &mut self.descriptors {
+            for part in ancillary.drain() {
+                if let RecvAncillaryMessage::ScmRights(arrived) = part {
+                    descriptors.extend(arrived);
+                }
             }
+            waiting = descriptors.len();
         }
-        if message.flags.contains(ReturnFlags::CTRUNC) || self.descriptors.len() > DESCRIPTORS_MAX {
+        if message.flags.contains(ReturnFlags::CTRUNC) || waiting > DESCRIPTORS_MAX {
             return Err(StreamError::Descriptor("more descriptors came than can be"));
         }
         self.decoder.push(&self.block[..message.bytes]);
@@ -258,7 +271,8 @@ mod tests {
     fn a_descriptor_rides_along_and_is_close_on_exec() {
         let (a, b) = UnixStream::pair().unwrap();
         let (mut sender, _keep) = split(a, codec::FRAME_MAX);
-        let (_other, mut receiver) = split(b, codec::FRAME_MAX);
+        let (_other, receiver) = split(b, codec::FRAME_MAX);
+        let mut receiver = receiver.with_descriptors();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"bytes").unwrap();
         sender.send_with(&DataReply::Descriptor, file.as_fd()).unwrap();
@@ -272,6 +286,19 @@ mod tests {
         got.read_to_string(&mut text).unwrap();
         assert_eq!(text, "bytes");
         assert!(receiver.take_descriptor().is_err());
+    }
+
+    /// The other end of a pipe tells that nobody has its descriptor any more.
+    #[test]
+    fn one_that_nobody_asked_for_is_never_installed() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut sender, _keep) = split(a, codec::FRAME_MAX);
+        let (_other, mut receiver) = split(b, codec::FRAME_MAX);
+        let (reads, writes) = std::io::pipe().unwrap();
+        sender.send_with(&DataReply::Descriptor, writes.as_fd()).unwrap();
+        drop(writes);
+        assert!(matches!(receiver.receive::<DataReply>(None), Err(StreamError::Descriptor(_))));
+        assert_eq!({ reads }.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]

@@ -64,7 +64,13 @@ enum Asker {
 
 /// The datasets of which this node is to save its part, or why there are none.
 fn wanted(state: &State) -> Result<Vec<Named>, Reason> {
-    let settings = state.settings.as_ref().ok_or("no coordinator was ever here, so nothing is protected")?;
+    // Each is told then that it cannot be saved.
+    let Some(settings) = &state.settings else {
+        let datasets = state.present().filter(|dataset| dataset.life.is_complete());
+        let named: Vec<Named> = datasets.map(named).collect();
+        let nothing = Reason::from("no coordinator was ever here, so nothing is protected");
+        return if named.is_empty() { Err(nothing) } else { Ok(named) };
+    };
     if !settings.enable {
         return Err("SCR_ENABLE=0: nothing is protected".into());
     }
@@ -81,14 +87,34 @@ fn wanted(state: &State) -> Result<Vec<Named>, Reason> {
     // A restart without the nodes that have the rest could not present it; they may save theirs.
     let hidden = state.present().filter(newer).filter(|dataset| dataset.life.is_hidden() && !dataset.flushed);
     let hidden = hidden.max_by_key(|dataset| age(dataset));
-    let unsaved = newest.filter(|newest| !newest.flushed).into_iter();
-    let named = |dataset: &Dataset| Named { id: dataset.id, name: dataset.name.clone() };
-    let wanted: Vec<Named> = unsaved.chain(hidden).chain(in_doubt).map(named).collect();
+    let unsaved = newest.filter(|newest| !newest.flushed);
+    let guard = unsaved.and_then(|newest| guard(state, newest));
+    let wanted: Vec<Named> =
+        unsaved.into_iter().chain(guard).chain(hidden).chain(in_doubt).map(named).collect();
     match newest {
         _ if !wanted.is_empty() => Ok(wanted),
         Some(newest) => Err(format!("{} (dataset {}) is on the PFS", newest.shown_name(), newest.id).into()),
         None => Err("no dataset is protected here".into()),
     }
+}
+
+fn named(dataset: &Dataset) -> Named {
+    Named { id: dataset.id, name: dataset.name.clone() }
+}
+
+/// Where nothing protects the newest dataset, the nodes that are left may not have it whole: the
+/// newest of the older ones that survives the loss of a node, which the lead kept for that.
+fn guard<'a>(state: &'a State, newest: &Dataset) -> Option<&'a Dataset> {
+    let age = |dataset: &Dataset| (dataset.epoch, dataset.id);
+    let is_redundant = |dataset: &Dataset| {
+        dataset.life.catalog().is_some_and(|index| index.catalog().layout.is_redundant())
+    };
+    let of_use = |dataset: &&Dataset| {
+        age(dataset) < age(newest) && dataset.failed.is_none() && dataset.life.is_complete()
+    };
+    let older = state.present().filter(of_use).filter(|older| is_redundant(older));
+    let guard = older.max_by_key(|dataset| age(dataset));
+    guard.filter(|guard| !is_redundant(newest) && !guard.flushed)
 }
 
 impl Node {

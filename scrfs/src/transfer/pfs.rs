@@ -233,7 +233,7 @@ const MODE_MAX: u32 = 0o7775;
 /// checked and fetched with the owner's rights, and move and remove a directory. A directory that
 /// passes its group on (set-group-ID) does so where the recorded group is only the user's own.
 pub(crate) fn keep_attributes(to: impl AsFd, entry: &Entry) {
-    let (_, own) = plain::acting();
+    let (actor, own) = plain::acting();
     let _ = rustix::fs::fchown(&to, Some(rustix::fs::Uid::from_raw(entry.uid)), None);
     if entry.gid != own {
         let _ = rustix::fs::fchown(&to, None, Some(rustix::fs::Gid::from_raw(entry.gid)));
@@ -241,8 +241,11 @@ pub(crate) fn keep_attributes(to: impl AsFd, entry: &Entry) {
     let Ok(stat) = rustix::fs::fstat(&to) else { return };
     let mode = match entry.kind {
         EntryKind::Directory => entry.mode | 0o700 | stat.st_mode & 0o2000,
-        // Nobody else gets a program's rights.
-        _ if (stat.st_uid, stat.st_gid) != (entry.uid, entry.gid) => entry.mode & 0o1777 | 0o400,
+        // Nobody else gets a program's rights; nor does a program get root's, as others than root
+        // may have written the records.
+        _ if actor == 0 || (stat.st_uid, stat.st_gid) != (entry.uid, entry.gid) => {
+            entry.mode & 0o1777 | 0o400
+        }
         _ => entry.mode | 0o400,
     };
     let _ = rustix::fs::fchmod(&to, Mode::from_raw_mode(mode & MODE_MAX));
@@ -333,6 +336,19 @@ mod tests {
         pfs.put(File::open(local.path()).unwrap().into(), &entry, &copy, &Monitor::default()).unwrap();
         let meta = std::fs::metadata(dir.path().join("f")).unwrap();
         assert_eq!(meta.permissions().mode() & 0o7777, 0o420);
+    }
+
+    #[test]
+    fn who_writes_the_records_makes_no_program_of_roots() {
+        let dir = tempfile::tempdir().unwrap();
+        let pfs = PfsDirectory::open(&me(), dir.path().as_os_str().as_bytes()).unwrap();
+        let (mut entry, copy) = entry("f", b"some bytes");
+        entry.mode = 0o6755;
+        let local = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(local.path(), b"some bytes").unwrap();
+        pfs.put(File::open(local.path()).unwrap().into(), &entry, &copy, &Monitor::default()).unwrap();
+        let mode = std::fs::metadata(dir.path().join("f")).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, if rustix::process::geteuid().is_root() { 0o755 } else { 0o6755 });
     }
 
     const TEAM: u32 = 54_323;

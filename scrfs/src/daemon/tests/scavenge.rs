@@ -252,3 +252,45 @@ fn what_cannot_be_saved_is_said_and_tried_again() {
     assert!(tried(&bench)[0].1.is_ok());
     assert!(bench.events().contains("this node's part is not saved"), "{}", bench.events());
 }
+
+#[test]
+fn beside_a_newest_dataset_that_nothing_protects_an_older_one_is_saved_that_is() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    let place = prefix(&bench);
+    for (id, name) in [(1, "one"), (2, "two"), (3, "three")] {
+        bench.write(&format!("{name}/f"), name.as_bytes());
+        lead.seal(id, name);
+    }
+    // Sets of one, as with LOCAL.
+    let weaken = |id: u64| {
+        let mut state = bench.node.state.lock();
+        let dataset = state.table.datasets.get_mut(&DatasetId(id)).unwrap();
+        let mut weak = dataset.life.catalog().unwrap().catalog().clone();
+        weak.layout.protection = Protection::by(Scheme::Single);
+        dataset.complete(&Arc::new(CatalogIndex::new(weak)));
+    };
+    kill(&bench, lead);
+    let ids = || tried(&bench).iter().map(|(id, _)| *id).collect::<Vec<_>>();
+    assert_eq!(ids(), [3]);
+    weaken(3);
+    weaken(2);
+    assert_eq!(ids(), [3, 1]);
+    assert!(place.path().join(".scr/scavenge.1.1/catalog.0").exists());
+}
+
+/// Where the prefix is, a damaged record does not tell any more.
+#[test]
+fn without_the_jobs_settings_what_is_here_counts_as_not_saved() {
+    let mut bench = Bench::new();
+    bench.write("ck/f", b"x");
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    kill(&bench, lead);
+    let settings = bench.control().join("settings.json");
+    assert!(settings.exists());
+    std::fs::write(settings, "{").unwrap();
+    bench.restart();
+    let saved = tried(&bench);
+    assert!(matches!(&saved[..], [(1, Err(_))]), "{saved:?}");
+}

@@ -57,8 +57,10 @@ pub(crate) fn scavenge(named: Option<&PathBuf>, json: bool) -> Outcome {
 fn with_owners_rights(prefix: &Path) -> Outcome<Vec<Adoption>> {
     let failed = |error: std::io::Error| Failure::system(prefix.display(), &error);
     let meta = std::fs::metadata(prefix).map_err(failed)?;
-    // Where everybody may make one, it is the prefix of whose the state is.
-    let state = strangers::owner_of_state(prefix).filter(|_| meta.mode() & 0o002 != 0);
+    // Where everybody, or a group of root's directory, may make one, it is the prefix of whose the
+    // state is.
+    let is_shared = meta.mode() & 0o002 != 0 || meta.uid() == 0;
+    let state = strangers::owner_of_state(prefix).filter(|_| is_shared);
     let (uid, gid) = state.unwrap_or((meta.uid(), meta.gid()));
     if !rustix::process::geteuid().is_root() || uid == 0 {
         return publish(prefix);
