@@ -41,7 +41,8 @@ pub enum PeerMessage {
         /// Position of the share that consumed it.
         to: u32,
     },
-    /// To the other nodes of a job: a share failed here, do not wait for it.
+    /// To the other nodes of a job: a share failed here, do not wait for it. From the lead: what
+    /// the job is for has failed.
     JobAbort {
         /// Which job.
         job: JobId,

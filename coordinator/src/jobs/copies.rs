@@ -8,7 +8,7 @@ use scrfs::redundancy::plan::{Returned, returned};
 use scrfs::redundancy::{left, right};
 
 use super::block::Block;
-use super::encode::{first_cause, joined};
+use super::encode::{begin, first_cause, joined};
 use super::error::{JobError, fault};
 use super::files::Reader;
 use super::plan::len;
@@ -32,7 +32,8 @@ pub(super) fn rebuild(
         return share.noted(share.give(left)).map(|()| JobOutput::Done);
     }
     std::thread::scope(|scope| {
-        let to_left = lost.contains(&left).then(|| scope.spawn(|| share.noted(share.give(left))));
+        let giving = || begin(scope, || share.noted(share.give(left)));
+        let to_left = lost.contains(&left).then(giving).transpose()?;
         let to_right = if lost.contains(&right) { share.noted(share.give(right)) } else { Ok(()) };
         let to_left = to_left.map_or(Ok(()), |thread| joined(thread.join()));
         match (to_left, to_right) {

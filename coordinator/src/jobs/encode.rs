@@ -6,6 +6,8 @@
 //! redundancy file. Each hand-over to a third would stand behind the time slices of a program that
 //! spins. [`super::plan`] has the order of the blocks.
 
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+
 use crossbeam_channel::{Receiver, Sender, bounded};
 use scrfs::ids::{DatasetId, Member};
 use scrfs::redundancy::code::Code;
@@ -98,7 +100,7 @@ impl Share<'_> {
         let (parity_out, parity) = bounded(PIPE);
         std::thread::scope(|scope| {
             // Each thread owns its end, so that the other's waits end with it.
-            let writing = scope.spawn(move || self.noted(self.write(geometry, &parity)));
+            let writing = begin(scope, move || self.noted(self.write(geometry, &parity)))?;
             let combined = self.noted(self.combine(geometry, code, files, &parity_out));
             drop(parity_out);
             // The cause first, then what it took along.
@@ -112,7 +114,7 @@ impl Share<'_> {
     /// PARTNER: the files go to the right neighbour, and those of the left one are kept as a copy.
     fn with_copies(&self, files: &Files) -> Result<Encoded, JobError> {
         std::thread::scope(|scope| {
-            let keeping = scope.spawn(|| self.noted(self.keep_copy()));
+            let keeping = begin(scope, || self.noted(self.keep_copy()))?;
             let given = self.noted(self.give_copy(files));
             match (given, joined(keeping.join())) {
                 (Ok(crcs), Ok(redundancy)) => Ok((crcs, Some(redundancy))),
@@ -242,9 +244,32 @@ pub(super) fn joined<T>(result: std::thread::Result<Result<T, JobError>>) -> Res
     result.unwrap_or_else(|_| Err(JobError::Aborted("a worker thread panicked".into())))
 }
 
+/// Begins a thread of a share.
+pub(super) fn begin<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, JobError> {
+    fault("job.thread")?;
+    Builder::new().spawn_scoped(scope, work).map_err(JobError::Thread)
+}
+
 /// Of the errors of one share's threads, one that is not a consequence.
 pub(super) fn first_cause<const N: usize>(errors: [Option<JobError>; N]) -> JobError {
     let mut errors: Vec<_> = errors.into_iter().flatten().collect();
     let at = errors.iter().position(|e| !matches!(e, JobError::Aborted(_))).unwrap_or(0);
     if errors.is_empty() { ended() } else { errors.swap_remove(at) }
+}
+
+#[cfg(all(test, feature = "faults"))]
+mod tests {
+    use super::*;
+
+    /// The program's processes count towards the limit of the job's user.
+    #[test]
+    fn a_share_fails_where_no_thread_can_be_made() {
+        scrfs::faults::arm(1, scrfs::faults::Fault::Error(libc::EAGAIN));
+        let begun = std::thread::scope(|scope| begin(scope, || ()).map(drop));
+        let error = begun.unwrap_err();
+        assert!(error.to_string().contains("injected") && !error.is_bad_data(), "{error}");
+    }
 }

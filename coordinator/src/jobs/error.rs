@@ -92,6 +92,9 @@ pub enum JobError {
         /// What would have been needed, and what there is.
         full: NoRoom,
     },
+    /// The system makes no more threads: the program's count towards the user's limit.
+    #[error("no thread: {0}")]
+    Thread(io::Error),
     /// An injected fault.
     #[error("injected: {0}")]
     Fault(io::Error),
@@ -158,6 +161,7 @@ impl JobError {
             | Self::Plan { .. }
             | Self::Moved { .. }
             | Self::NoRoom { .. }
+            | Self::Thread(_)
             | Self::Fault(_) => false,
         }
     }

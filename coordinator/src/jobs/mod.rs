@@ -28,6 +28,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use scrfs::control::Reason;
@@ -175,8 +176,15 @@ struct Shares {
 impl Shares {
     fn run(&self) -> JobResult {
         let results: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = self.here.iter().map(|at| (*at, scope.spawn(|| self.share(*at)))).collect();
-            threads.into_iter().map(|(at, t)| (at, t.join().unwrap_or_else(|_| Err(panicked())))).collect()
+            let begun = |at: &u32| {
+                let at = *at;
+                let thread = encode::begin(scope, move || self.share(at));
+                // All others wait for this one.
+                thread.inspect_err(|error| self.peers(at).fail(error.reason()))
+            };
+            let threads: Vec<_> = self.here.iter().map(|at| (*at, begun(at))).collect();
+            let ended = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|_| Err(panicked()));
+            threads.into_iter().map(|(at, thread)| (at, thread.and_then(ended))).collect()
         });
         let mut output = JobOutput::Done;
         let mut failure: Option<JobError> = None;
@@ -207,8 +215,12 @@ impl Shares {
         }
     }
 
+    fn peers(&self, at: u32) -> Peers {
+        Peers::new(Arc::clone(&self.exchange), at)
+    }
+
     fn share(&self, at: u32) -> Result<JobOutput, JobError> {
-        let peers = Peers::new(Arc::clone(&self.exchange), at);
+        let peers = self.peers(at);
         let result = peers.check().and_then(|()| {
             let daemon = Daemon::connect(&self.connect)?;
             match &self.job {

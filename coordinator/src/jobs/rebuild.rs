@@ -20,7 +20,7 @@ use scrfs::redundancy::plan::rebuild_chain;
 
 use super::block::Block;
 use super::copies;
-use super::encode::{ended, first_cause, joined};
+use super::encode::{begin, ended, first_cause, joined};
 use super::error::{JobError, fault};
 use super::files::{Files, Reader};
 use super::header::SetRecord;
@@ -140,7 +140,7 @@ impl Share<'_> {
         let (read_out, read) = bounded(PIPE);
         std::thread::scope(|scope| {
             // Each thread owns its end, so that the other's waits end with it.
-            let reading = scope.spawn(move || self.noted(self.read(files, &read_out)));
+            let reading = begin(scope, move || self.noted(self.read(files, &read_out)))?;
             let passed = self.noted(self.pass_on(&read, to));
             drop(read);
             match (joined(reading.join()), passed) {

@@ -47,6 +47,11 @@ impl<T> Answers<T> {
         matches!(self.from.get(&node), Some(Some(_)))
     }
 
+    /// Those whose answers are awaited, by rank.
+    pub(super) fn missing(&self) -> impl Iterator<Item = NodeRank> {
+        self.from.iter().filter(|(_, answer)| answer.is_none()).map(|(node, _)| *node)
+    }
+
     /// The answers so far, by rank.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NodeRank, &T)> {
         self.from.iter().filter_map(|(node, answer)| answer.as_ref().map(|answer| (*node, answer)))

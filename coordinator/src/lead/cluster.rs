@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use scrfs::control::{Command, Settings, Severity};
+use scrfs::control::{Command, Reason, Settings, Severity};
 use scrfs::dataset::{Catalog, Layout, Protection};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::prefix::PfsTask;
@@ -122,6 +122,11 @@ impl Cluster {
         self.next_job += 1;
         self.out.push(Output::Start(id, job));
         id
+    }
+
+    /// The shares of these nodes are of no use any more.
+    pub(super) fn abort(&mut self, job: JobId, nodes: Vec<NodeRank>, reason: Reason) {
+        self.out.push(Output::Abort(job, nodes, reason));
     }
 
     /// A job of this epoch, running or over.

@@ -70,6 +70,14 @@ impl Jobs {
         &self.full
     }
 
+    /// Ends the shares that are awaited, for which a failure of another job is of no concern
+    /// otherwise.
+    pub(super) fn abort(&self, cluster: &mut Cluster, reason: &Reason) {
+        for (job, answers) in self.running.iter().filter(|(_, answers)| !answers.all()) {
+            cluster.abort(*job, answers.missing().collect(), reason.clone());
+        }
+    }
+
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn ended(&mut self, cluster: &Cluster, share: ShareEnd) -> Option<Ended> {
         let ShareEnd { node, job, result } = share;

@@ -49,7 +49,7 @@ mod versions;
 use std::collections::BTreeSet;
 
 use scrfs::control::loose::Age;
-use scrfs::control::{Command, DirOp, Event, Settings, Severity, Start};
+use scrfs::control::{Command, DirOp, Event, Reason, Settings, Severity, Start};
 use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use scrfs::path::RelPath;
 use scrfs::prefix::{Contents, PfsOutcome, PfsTask};
@@ -110,6 +110,9 @@ pub enum Output {
     Command(Vec<NodeRank>, Command),
     /// To every node that [`Job::nodes`] names, once to each.
     Start(JobId, Job),
+    /// To these nodes, whose shares of the job are awaited: they end for this reason, as if another
+    /// share had failed.
+    Abort(JobId, Vec<NodeRank>, Reason),
     /// To the PFS worker; one at a time, in order.
     Pfs(PfsTask),
     /// The mounts present their dataset, programs may start (id and name of current, if any):

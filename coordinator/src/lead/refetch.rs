@@ -269,7 +269,8 @@ impl Refetch {
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> Option<Recovered> {
         let Step::Encoding(encoding) = &mut self.step else { return None };
         Some(match encoding.job(cluster, share)? {
-            Encoded::Running => Recovered::Running,
+            // The next try brings the same members: no share of this one may be at work on them.
+            Encoded::Running | Encoded::Failing(_) => Recovered::Running,
             Encoded::Failed(reason) => {
                 let cause = Cause::of(&reason);
                 self.fail(cluster, reason, cause)

@@ -433,7 +433,8 @@ impl Seals {
         match encoding.job(cluster, share) {
             None => return false,
             Some(Encoded::Running) => {}
-            Some(Encoded::Failed(reason)) => {
+            // Its marker need not wait for shares that end for nothing.
+            Some(Encoded::Failing(reason) | Encoded::Failed(reason)) => {
                 self.fail(cluster, reason);
             }
             Some(Encoded::Done(catalog)) => {

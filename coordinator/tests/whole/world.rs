@@ -15,7 +15,7 @@ use scrfs::ids::{Epoch, NodeRank};
 use scrfs::prefix::{self, PfsTask, Prefix};
 use scrfs_coordinator::epoch;
 use scrfs_coordinator::groups::FailureGroups;
-use scrfs_coordinator::job::{Job, JobId, JobResult};
+use scrfs_coordinator::job::{Job, JobFailure, JobId, JobResult};
 use scrfs_coordinator::lead::{Input, Lead, Output};
 
 use crate::machine::Machine;
@@ -318,6 +318,15 @@ impl World {
                 }
             }
             Output::Start(id, job) => self.jobs.push((id, job)),
+            Output::Abort(job, nodes, reason) => {
+                // One that has begun ends by itself here.
+                let waiting = self.jobs.iter().position(|(id, _)| *id == job);
+                if let Some(at) = waiting.filter(|_| self.rng.chance(50)) {
+                    self.jobs.swap_remove(at);
+                    let failed = || Err(JobFailure::passing(reason.clone()));
+                    self.results.extend(nodes.into_iter().map(|node| (node, job, failed())));
+                }
+            }
             Output::Pfs(task) => self.tasks.push_back(task),
             Output::Ready(current) => {
                 self.ready = true;

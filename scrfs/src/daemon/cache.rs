@@ -28,7 +28,7 @@ use crate::stores::{Place, Stores};
 use super::listing::regular_files;
 use super::lost_writes::LostWrites;
 use super::members::taken;
-use super::state::Dataset;
+use super::state::{Arrival, Dataset};
 use crate::boundary::MountedTree;
 
 /// Inode numbers of the cache's file system, and the names that each has in a dataset.
@@ -48,9 +48,9 @@ pub(super) struct Cache {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Staged {
     /// The files of a member that is rebuilt here.
-    File(Member, RelPath),
+    File(Member, Arrival, RelPath),
     /// A member's redundancy file.
-    Redundancy(Member, RelPath),
+    Redundancy(Member, Arrival, RelPath),
     /// A sealed file that is copied here to be read.
     Copy(RelPath),
     /// The sealed bytes of a file that is about to be changed.
@@ -82,14 +82,25 @@ impl Staged {
     /// Below the dataset's own directory.
     fn path(&self) -> io::Result<RelPath> {
         let (directory, inner) = match self {
-            Self::File(member, path) => (format!("staged/member.{member}"), path),
-            Self::Redundancy(member, name) => (format!("staged/redundancy.{member}"), name),
+            Self::File(member, arrival, path) => (format!("{}/files", of_arrival(*member, *arrival)), path),
+            Self::Redundancy(member, arrival, name) => {
+                (format!("{}/redundancy", of_arrival(*member, *arrival)), name)
+            }
             Self::Copy(path) => ("staged/copy".to_owned(), path),
             Self::Kept(path) => ("kept".to_owned(), path),
             Self::Instead(why, path) => (why.directory().to_owned(), path),
         };
         RelPath::new(directory).and_then(|directory| directory.concat(inner)).map_err(invalid)
     }
+}
+
+/// Where all that is arriving for a member has its place, below the dataset's own directory.
+fn of_member(member: Member) -> String {
+    format!("staged/member.{member}")
+}
+
+fn of_arrival(member: Member, arrival: Arrival) -> String {
+    format!("{}/{arrival}", of_member(member))
 }
 
 /// A regular file that has not the owner, mode and time with which it was sealed gets them: a next
@@ -456,14 +467,13 @@ impl Cache {
 
     /// Forgets what was arriving for one member (`None`: for all, and copies).
     pub(super) fn discard_staged(&self, id: DatasetId, member: Option<Member>) -> io::Result<()> {
-        let below: &[String] = &match member {
-            Some(member) => vec![format!("staged/member.{member}"), format!("staged/redundancy.{member}")],
-            None => vec!["staged".to_owned()],
-        };
-        for path in below {
-            self.remove_below(id, &RelPath::new(path.as_bytes()).map_err(invalid)?)?;
-        }
-        Ok(())
+        let below = member.map_or_else(|| "staged".to_owned(), of_member);
+        self.remove_below(id, &RelPath::new(below).map_err(invalid)?)
+    }
+
+    /// Forgets one arrival of a member.
+    pub(super) fn discard_arrival(&self, id: DatasetId, member: Member, arrival: Arrival) -> io::Result<()> {
+        self.remove_below(id, &RelPath::new(of_arrival(member, arrival)).map_err(invalid)?)
     }
 
     /// The copy that is sealed in place of a file of the tree, if there is one.

@@ -39,7 +39,7 @@ use super::listing::{Lost, walk};
 use super::members::{DataError, make_others, settle_file};
 use super::node::Node;
 use super::rounds::Answer;
-use super::state::Dataset;
+use super::state::{Arrival, Dataset};
 use crate::boundary::{Completion, Generation};
 use crate::errno::Errno;
 
@@ -466,15 +466,20 @@ impl Node {
     /// them too.
     pub(super) fn place_member(
         &self,
-        id: DatasetId,
-        member: Member,
+        of: &Dataset,
+        (member, arrival): (Member, Arrival),
         files: &[(Entry, FileCopy)],
     ) -> Result<OwnedFd, DataError> {
+        let id = of.id;
         let mut generations = self.generations.lock();
         let dataset = self.dataset(id)?;
+        // Coordinators may have come since that know another dataset of this id.
+        if dataset.is_other_than(&of.name, of.epoch) {
+            return Err(DataError::new(id, libc::ECANCELED, "is another dataset by now"));
+        }
         let home = self.cache.home_to_fill(&dataset, self.tree.as_ref());
         let home = home.map_err(DataError::io(id, member))?;
-        self.place_files(&dataset, member, &home, files)?;
+        self.place_files(&dataset, (member, arrival), &home, files)?;
         if dataset.life.is_overwritten() {
             // Other inodes are aside now; they are looked at when they are asked for.
             generations.aside.remove(&id);

@@ -27,7 +27,7 @@ use crate::transfer::pfs::restore_attributes;
 
 use super::cache::{self, Staged};
 use super::node::Node;
-use super::state::{Dataset, Origin, Part, RedundancyFile};
+use super::state::{Arrival, Dataset, Origin, Part, RedundancyFile};
 use crate::record::catalog_file;
 
 /// Why a worker's request failed.
@@ -190,9 +190,9 @@ impl Node {
     }
 
     fn create_redundancy(&self, id: DatasetId, member: Member, name: &str) -> Result<OwnedFd, DataError> {
-        Self::part(&self.dataset(id)?, member)?;
+        let arrival = Self::part(&self.dataset(id)?, member)?.arrival;
         let name = file_name(id, name)?;
-        let staged = Staged::Redundancy(member, name.clone());
+        let staged = Staged::Redundancy(member, arrival, name.clone());
         self.cache.stage(id, &staged, OFlags::RDWR).map_err(DataError::io(id, name))
     }
 
@@ -274,11 +274,11 @@ impl Node {
         let unfinished =
             || dataset.parts.get(&member).filter(|part| part.origin == Origin::Staged && !part.recorded);
         let begun = dataset.rebuilding.get(&member).or_else(unfinished);
-        if begun.is_none_or(|part| part.file(path).is_none()) {
+        let Some(begun) = begun.filter(|part| part.file(path).is_some()) else {
             let reason = format!("belongs to no member {member} that is rebuilt here");
             return Err(DataError::new(id, libc::ENOENT, reason).at(path));
-        }
-        let staged = Staged::File(member, path.clone());
+        };
+        let staged = Staged::File(member, begun.arrival, path.clone());
         self.cache.stage(id, &staged, OFlags::WRONLY).map_err(DataError::io(id, path))
     }
 
@@ -291,12 +291,12 @@ impl Node {
         if !finish.set.contains(&member) {
             return Err(DataError::new(id, libc::EINVAL, "is not in its set").at(format!("member {member}")));
         }
-        let (redundancy, mut taken) = self.check_redundancy(&finish)?;
+        let (redundancy, mut taken) = self.check_redundancy(&finish, part.arrival)?;
         let mut home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
         let staged = part.origin == Origin::Staged && !part.recorded;
         for (entry, copy) in &files {
             let fd = if staged {
-                self.cache.staged(id, &Staged::File(member, entry.path.clone()))
+                self.cache.staged(id, &Staged::File(member, part.arrival, entry.path.clone()))
             } else {
                 self.open_sealed(&dataset, &home, &entry.path)
             };
@@ -310,12 +310,12 @@ impl Node {
         }
         faults::hit("seal.synced").map_err(DataError::io(id, member))?;
         if staged {
-            home = self.place_member(id, member, &files)?;
+            home = self.place_member(&dataset, (member, part.arrival), &files)?;
         }
         cache::sync_directories(home.as_fd(), files.iter().map(|(entry, _)| &entry.path))
             .map_err(DataError::io(id, member))?;
         if let Some(redundancy) = &redundancy {
-            self.place_redundancy(id, member, redundancy)?;
+            self.place_redundancy(id, (member, part.arrival), redundancy)?;
         }
         faults::hit("seal.placed").map_err(DataError::io(id, member))?;
         let mut finished = Part::clone(&part);
@@ -326,7 +326,7 @@ impl Node {
         let entries = finished.entries();
         self.record_member(epoch, id, member, finished)?;
         faults::hit("seal.recorded").map_err(DataError::io(id, member))?;
-        self.cache.discard_staged(id, Some(member)).map_err(DataError::io(id, member))?;
+        self.cache.discard_arrival(id, member, part.arrival).map_err(DataError::io(id, member))?;
         if staged {
             let files: Vec<RelPath> = part.files.iter().map(|(entry, _)| entry.path.clone()).collect();
             self.files_replaced(id, &files);
@@ -361,8 +361,11 @@ impl Node {
         let part = Arc::new(part);
         let mut disk = self.disk.lock();
         self.check_epoch(id, epoch)?;
-        if !self.state.lock().table.datasets.get(&id).is_some_and(|d| d.parts.contains_key(&member)) {
-            return Err(DataError::new(id, libc::ECANCELED, "was dropped meanwhile"));
+        let is_same = |dataset: &Dataset| {
+            Self::part(dataset, member).is_ok_and(|known| known.arrival == part.arrival)
+        };
+        if !self.state.lock().table.datasets.get(&id).is_some_and(is_same) {
+            return Err(DataError::new(id, libc::ECANCELED, "was dropped meanwhile, or is begun anew"));
         }
         disk.change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
@@ -385,10 +388,14 @@ impl Node {
     }
 
     /// The redundancy file that has arrived, if there is one, and what it takes of the cache.
-    fn check_redundancy(&self, finish: &Finish) -> Result<(Option<RedundancyFile>, u64), DataError> {
+    fn check_redundancy(
+        &self,
+        finish: &Finish,
+        arrival: Arrival,
+    ) -> Result<(Option<RedundancyFile>, u64), DataError> {
         let Some((name, size, crc)) = &finish.redundancy else { return Ok((None, 0)) };
         let id = finish.id;
-        let staged = Staged::Redundancy(finish.member, file_name(id, name)?);
+        let staged = Staged::Redundancy(finish.member, arrival, file_name(id, name)?);
         let fd = self.cache.staged(id, &staged).map_err(DataError::io(id, name))?;
         let found = size_of(&fd).map_err(DataError::io(id, name))?;
         if found != *size {
@@ -404,12 +411,12 @@ impl Node {
     fn place_redundancy(
         &self,
         id: DatasetId,
-        member: Member,
+        (member, arrival): (Member, Arrival),
         file: &RedundancyFile,
     ) -> Result<(), DataError> {
         let name = file_name(id, &file.name)?;
         let placed = self.cache.own(id).and_then(|own| {
-            let staged = Staged::Redundancy(member, name.clone());
+            let staged = Staged::Redundancy(member, arrival, name.clone());
             self.cache.put_in_place(id, &staged, own.as_fd(), &name)?;
             Ok(rustix::fs::fsync(&own)?)
         });
@@ -421,14 +428,19 @@ impl Node {
     pub(super) fn place_files(
         &self,
         dataset: &Dataset,
-        member: Member,
+        (member, arrival): (Member, Arrival),
         home: &OwnedFd,
         files: &[(Entry, FileCopy)],
     ) -> Result<(), DataError> {
         let id = dataset.id;
         for (entry, _) in files {
             self.cache
-                .put_in_place(id, &Staged::File(member, entry.path.clone()), home.as_fd(), &entry.path)
+                .put_in_place(
+                    id,
+                    &Staged::File(member, arrival, entry.path.clone()),
+                    home.as_fd(),
+                    &entry.path,
+                )
                 .map_err(DataError::io(id, &entry.path))?;
         }
         let Some(catalog) = dataset.life.catalog() else { return Ok(()) };

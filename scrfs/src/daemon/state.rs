@@ -5,7 +5,9 @@
 //! changes. [`Table`] says what changes in memory alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::control::server::{Greeting, LinkHandle};
@@ -48,9 +50,29 @@ pub(super) enum Origin {
     Staged,
 }
 
+/// One try to bring a member here, apart from all others of this worker: a thread of a former try
+/// may still be at work while the next one writes files of the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Arrival(u64);
+
+impl Arrival {
+    fn next() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        Self(COUNT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A member's part of a dataset on this node: a piece of the filemap.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Part {
+    /// What is staged for it has its place by this.
+    pub(super) arrival: Arrival,
     pub(super) origin: Origin,
     /// Regular files in the order of the logical file, which is that of their paths. Their CRCs
     /// count once `recorded`, and before that where they come with the files (rebuilt, fetched).
@@ -78,7 +100,8 @@ impl Part {
         files.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
         let (crcs_known, carried) = (false, Arc::default());
         let (redundancy, set, members, recorded) = (BTreeMap::new(), Vec::new(), 0, false);
-        Self { origin, files, others, crcs_known, carried, redundancy, set, members, recorded }
+        let arrival = Arrival::next();
+        Self { arrival, origin, files, others, crcs_known, carried, redundancy, set, members, recorded }
     }
 
     pub(super) fn file(&self, path: &RelPath) -> Option<&(Entry, FileCopy)> {

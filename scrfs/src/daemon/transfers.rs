@@ -308,14 +308,19 @@ impl Node {
             .map_err(here)?;
         let pfs = PfsDirectory::open(&identity, &order.directory).map_err(there)?;
         for (entry, copy) in &part.files {
-            let staged = Staged::File(member, entry.path.clone());
+            let staged = Staged::File(member, part.arrival, entry.path.clone());
             self.fetch_file(&pfs, id, &staged, entry, copy, &monitor).map_err(|(failure, errno)| {
                 let is_full = errno == libc::ENOSPC || errno == libc::EDQUOT;
                 let full = is_full.then(|| NoRoom { wanted, room: self.room_for_copies(id) });
                 FetchFailure { full, ..failure }
             })?;
         }
-        let home = self.place_member(id, member, &part.files).map_err(|error| failed(error.into()))?;
+        let dataset = self.dataset(id).map_err(|error| failed(error.into()))?;
+        if dataset.is_other_than(&order.name, order.epoch) {
+            return Err(failed("another dataset has this id by now".into()));
+        }
+        let placed = self.place_member(&dataset, (member, part.arrival), &part.files);
+        let home = placed.map_err(|error| failed(error.into()))?;
         // Where there is a catalog, they have been made with the files.
         if !self.dataset(id).map_err(|error| failed(error.into()))?.life.is_complete() {
             make_others(&home, &part.others).map_err(|error| failed(error.into()))?;
@@ -323,7 +328,7 @@ impl Node {
         let synced = cache::sync_directories(home.as_fd(), part.files.iter().map(|(entry, _)| &entry.path));
         synced.map_err(|error| failed(error.into()))?;
         part.origin = Origin::Here;
-        self.put_part(id, member, &part).map_err(failed)?;
+        self.put_part(id, member, &part, &monitor).map_err(failed)?;
         Ok(listed(&part))
     }
 
@@ -396,9 +401,20 @@ impl Node {
         Ok(())
     }
 
-    fn put_part(&self, id: DatasetId, member: Member, part: &Part) -> Result<(), Reason> {
+    fn put_part(
+        &self,
+        id: DatasetId,
+        member: Member,
+        part: &Part,
+        monitor: &Monitor,
+    ) -> Result<(), Reason> {
         let part = Arc::new(part.clone());
-        let put = self.disk.lock().change(&self.state, |table| {
+        let mut disk = self.disk.lock();
+        // Its coordinator is gone; a successor attaches with this lock.
+        if monitor.is_cancelled() {
+            return Err("the coordinator is gone".into());
+        }
+        let put = disk.change(&self.state, |table| {
             if let Some(dataset) = table.datasets.get_mut(&id) {
                 dataset.parts.insert(member, Arc::clone(&part));
             }

@@ -159,7 +159,7 @@ impl Rank0 {
                 }
                 Output::GiveUp(_, reason) => return Err(reason),
                 Output::Ready(_) => self.is_ready = true,
-                Output::Sealed(_) | Output::Halt(_) | Output::Note(..) => {}
+                Output::Abort(..) | Output::Sealed(_) | Output::Halt(_) | Output::Note(..) => {}
             }
         }
         Ok(())

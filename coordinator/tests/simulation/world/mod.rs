@@ -395,6 +395,13 @@ impl World {
                     self.shares.push(Share { id, job: job.clone(), node: node.0 as usize, fails });
                 }
             }
+            // Some are past the last point where they look.
+            Output::Abort(job, nodes, _) => {
+                for share in &mut self.shares {
+                    let is_told = share.id == job && nodes.iter().any(|node| node.0 as usize == share.node);
+                    share.fails |= is_told && self.rng.chance(70);
+                }
+            }
             Output::Pfs(task) => {
                 self.flush_begins(&task);
                 self.tasks.push_back((self.now, task));

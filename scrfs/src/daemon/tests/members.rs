@@ -234,3 +234,49 @@ fn paths_and_names_stay_in_the_dataset() {
     }
     assert!(lead.commit(&other).is_err());
 }
+
+/// A worker's request is long in its last fdatasync when the next coordinators come, and they begin
+/// the same member anew.
+#[cfg(feature = "faults")]
+#[test]
+fn a_former_try_puts_nothing_of_the_next_one_in_place() {
+    use crate::control::server::Service;
+    let bytes = b"rebuilt bytes";
+    let bench = Bench::new();
+    let (id, member) = (DatasetId(3), Member(1));
+    let begin = DataRequest::BeginMember { catalog: Arc::new(elsewhere(bytes)), member };
+    let create = DataRequest::CreateFile { id, member, path: path("d/f") };
+    let crcs = vec![crc32fast::hash(bytes)];
+    let set = vec![Member(0), Member(1)];
+    let finish = DataRequest::FinishMember { id, member, crcs, redundancy: None, set, members: 2 };
+    let former = bench.lead(1, Start::Restart);
+    let mut data = former.data();
+    data.done(&begin).unwrap();
+    File::from(data.descriptor(&create).unwrap()).write_all(bytes).unwrap();
+
+    let (control, settings) = (bench.control(), bench.settings.clone());
+    let (give, next) = crossbeam_channel::bounded(1);
+    let interruption = move || {
+        let mut lead = Lead::attach(&control, 2, Start::Restart, settings);
+        lead.inventory();
+        let mut data = lead.data();
+        data.done(&begin).unwrap();
+        let mut file = File::from(data.descriptor(&create).unwrap());
+        file.set_len(bytes.len() as u64).unwrap();
+        file.write_all(&bytes[..3]).unwrap();
+        give.send((lead, data, file)).unwrap();
+    };
+    crate::faults::interrupt("seal", 1, Box::new(interruption));
+    let (reply, _) = bench.node.request(Epoch(1), finish.clone());
+    assert!(matches!(reply, DataReply::Failed { .. }), "{reply:?}");
+    let place = bench.directory.path().join("cache/user/scr.j1/dataset.3/aside/d/f");
+    let there = std::fs::read(&place);
+    assert!(there.as_ref().is_ok_and(|found| found == bytes) || there.is_err(), "{there:?}");
+    assert!(bench.inventory().datasets[0].members.is_empty());
+
+    let (_lead, mut data, mut file) = next.recv().unwrap();
+    file.write_all(&bytes[3..]).unwrap();
+    assert!(matches!(data.request(&finish).unwrap(), DataReply::Part(_)));
+    assert_eq!(std::fs::read(&place).unwrap(), bytes);
+    assert_eq!(bench.inventory().datasets[0].members, [member]);
+}
