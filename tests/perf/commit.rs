@@ -95,7 +95,9 @@ fn commit(link: &mut Link, catalog: Arc<Catalog>) -> io::Result<()> {
     link.commands.send(&Command::Commit(catalog)).map_err(io::Error::other)?;
     loop {
         match link.events.receive(Some(WAIT)).map_err(io::Error::other)? {
-            Some(Event::Committed { id: of, result }) if of == id => return result.map_err(io::Error::other),
+            Some(Event::Committed { id: of, result, .. }) if of == id => {
+                return result.map_err(io::Error::other);
+            }
             Some(_) => {}
             None => return Err(io::Error::other("the daemon does not answer")),
         }

@@ -55,13 +55,16 @@ impl Committing {
         Self { catalog, sent: nodes.len(), nodes, failed: 0, decided, trouble: None }
     }
 
-    /// A node's answer; `None` when none is awaited.
+    /// A node's answer; `None` when none is awaited. `decided`: COMPLETE is on its storage, also
+    /// where what follows from that has failed.
     pub(super) fn committed(
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
         result: Result<(), Reason>,
+        decided: bool,
     ) -> Option<Committed> {
+        self.decided |= decided;
         let (at, tries) = self.nodes.get_mut(&node).filter(|(at, _)| *at == At::Sent)?;
         self.sent -= 1;
         let Err(reason) = result else {
@@ -141,7 +144,7 @@ mod tests {
         assert_eq!(sent(&mut cluster), [[0, 1, 2, 3]]);
         let full = || Err("full".into());
         for (node, result) in [(0, Ok(())), (1, full()), (2, Ok(())), (3, full())] {
-            let state = committing.committed(&mut cluster, NodeRank(node), result);
+            let state = committing.committed(&mut cluster, NodeRank(node), result, false);
             assert_eq!(state, Some(Committed::Running));
         }
         committing.tick(&mut cluster);
@@ -149,10 +152,26 @@ mod tests {
         cluster.now += 10_000 * MS;
         committing.tick(&mut cluster);
         assert_eq!(sent(&mut cluster), [[1, 3]]);
-        committing.committed(&mut cluster, NodeRank(3), Ok(()));
+        committing.committed(&mut cluster, NodeRank(3), Ok(()), true);
         assert_eq!(committing.stuck(cluster.now, 10_001 * MS), None, "it is too early");
         let failure = committing.stuck(cluster.now, 10_000 * MS).expect("b has failed that long");
         assert!(failure.contains("d cannot record dataset 1: full"), "{failure}");
-        assert_eq!(committing.committed(&mut cluster, NodeRank(1), Ok(())), Some(Committed::Done));
+        assert_eq!(committing.committed(&mut cluster, NodeRank(1), Ok(()), true), Some(Committed::Done));
+    }
+
+    /// What follows from COMPLETE needs room too.
+    #[test]
+    fn where_one_node_has_recorded_it_none_forgets_it_though_all_have_failed() {
+        let mut cluster = Cluster::new(Epoch(1), vec!["a".into(), "b".into()], settings(), 100);
+        for decided in [false, true] {
+            let nodes = cluster.nodes();
+            let mut committing = Committing::start(&mut cluster, Arc::new(catalog(1)), nodes, false);
+            let mut full = |node, decided| {
+                committing.committed(&mut cluster, NodeRank(node), Err("full".into()), decided)
+            };
+            assert_eq!(full(0, decided), Some(Committed::Running));
+            let last = full(1, false);
+            assert_eq!(matches!(last, Some(Committed::Failed(_))), !decided, "{last:?}");
+        }
     }
 }

@@ -350,8 +350,8 @@ impl Running {
                 self.evict();
                 awaited
             }
-            (Phase::Serving, Event::Committed { id, result }) => {
-                let (awaited, sealed) = self.seals.committed(cluster, node, id, result);
+            (Phase::Serving, Event::Committed { id, result, decided }) => {
+                let (awaited, sealed) = self.seals.committed(cluster, node, (id, decided), result);
                 if let Some(id) = sealed {
                     self.sealed(id);
                 }

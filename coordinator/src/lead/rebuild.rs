@@ -27,7 +27,7 @@ use crate::job::{Job, JobFailure};
 
 /// A node that fails to record the candidate for so long, in microseconds, gives it up. An older
 /// dataset would take its place for good: a store that is short of room, or slow, has its time.
-const RECORD_LIMIT: u64 = 30_000 * MS;
+pub(super) const RECORD_LIMIT: u64 = 30_000 * MS;
 /// Times that all bytes are compared because a job has found some to be bad that counted as good.
 const LOOKS_MAX: u32 = 2;
 /// Times that rebuilds are tried again that failed neither for bad bytes nor for want of room.
@@ -571,6 +571,7 @@ impl Rebuild {
         cluster: &mut Cluster,
         node: NodeRank,
         result: Result<(), Reason>,
+        decided: bool,
     ) -> Option<Recovered> {
         let (committing, is_last) = match &mut self.step {
             Step::CatchingUp(committing) => (committing, false),
@@ -578,7 +579,7 @@ impl Rebuild {
             _ => return None,
         };
         let failure = result.as_ref().err().cloned();
-        Some(match committing.committed(cluster, node, result)? {
+        Some(match committing.committed(cluster, node, result, decided)? {
             Committed::Done if is_last => Recovered::Done(committing.catalog.clone()),
             Committed::Done => self.verify(cluster),
             _ if committing.stuck(cluster.now, RECORD_LIMIT).is_some() => {

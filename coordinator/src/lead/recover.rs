@@ -486,8 +486,8 @@ impl Recover {
                     rebuild.verified(cluster, node, members)
                 }
                 Event::Evicted(id) if id == candidate.id => rebuild.evicted(cluster, node),
-                Event::Committed { id, result } if id == candidate.id => {
-                    rebuild.committed(cluster, node, result)
+                Event::Committed { id, result, decided } if id == candidate.id => {
+                    rebuild.committed(cluster, node, result, decided)
                 }
                 _ => None,
             },
@@ -496,8 +496,8 @@ impl Recover {
                 Event::FetchedMember { id, result } if id == candidate.id => {
                     refetch.fetched(cluster, node, result)
                 }
-                Event::Committed { id, result } if id == candidate.id => {
-                    refetch.committed(cluster, node, result)
+                Event::Committed { id, result, decided } if id == candidate.id => {
+                    refetch.committed(cluster, node, result, decided)
                 }
                 Event::Dropped(id) if id == candidate.id => refetch.dropped(cluster, node),
                 _ => None,

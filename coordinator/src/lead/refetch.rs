@@ -20,7 +20,7 @@ use super::encoding::{Encoded, Encoding};
 use super::held::Held;
 use super::jobs::ShareEnd;
 use super::policy::MS;
-use super::rebuild::Recovered;
+use super::rebuild::{RECORD_LIMIT, Recovered};
 use crate::job::About;
 
 /// A PFS that hangs must not keep what caches have from being presented.
@@ -314,10 +314,18 @@ impl Refetch {
         cluster: &mut Cluster,
         node: NodeRank,
         result: Result<(), Reason>,
+        decided: bool,
     ) -> Option<Recovered> {
         let Step::Committing(committing) = &mut self.step else { return None };
-        Some(match committing.committed(cluster, node, result)? {
-            Committed::Running => Recovered::Running,
+        let failure = result.as_ref().err().cloned();
+        Some(match committing.committed(cluster, node, result, decided)? {
+            Committed::Running => {
+                let stuck = failure.filter(|_| committing.stuck(cluster.now, RECORD_LIMIT).is_some());
+                let Some(reason) = stuck else { return Some(Recovered::Running) };
+                let reason = reason.on(format_args!("{} cannot record it", cluster.host(node)));
+                let cause = Cause::of(&reason);
+                self.fail(cluster, reason, cause)
+            }
             Committed::Done => Recovered::Done(committing.catalog.clone()),
             Committed::Failed(reason) => {
                 let cause = Cause::of(&reason);

@@ -31,6 +31,8 @@ struct Encoding {
     sets: BTreeMap<JobId, Vec<Member>>,
     /// Members whose bytes on their nodes are not what was sealed.
     bad: BTreeSet<Member>,
+    /// A program had begun to change a file while a share read it.
+    moved: bool,
 }
 
 /// How far it is.
@@ -144,16 +146,19 @@ impl Refill {
 
     /// A share ended; `None` when it is no share of these jobs.
     pub(super) fn job(&mut self, cluster: &Cluster, share: ShareEnd) -> Option<Refilled> {
-        let Step::Encoding(Encoding { jobs, sets, bad }) = &mut self.step else { return None };
+        let Step::Encoding(Encoding { jobs, sets, bad, moved }) = &mut self.step else { return None };
         if let (Err(failure), Some(set)) = (&share.result, sets.get(&share.job)) {
             bad.extend(failure.bad.iter().filter_map(|at| set.get(*at as usize)));
+            *moved |= failure.moved;
         }
         Some(match jobs.ended(cluster, share)? {
             Ended::Running | Ended::Failing(_) => Refilled::Running,
             Ended::Done(_) => Refilled::Done(std::mem::take(&mut self.members)),
             Ended::Failed(reason) => {
+                // What a program changes says nothing of what the prefix has.
+                let cause = if *moved { Cause::Passing } else { Cause::Encoding };
                 let (members, bad) = (std::mem::take(&mut self.members), std::mem::take(bad));
-                Refilled::Failed { members, reason, cause: Cause::Encoding, bad }
+                Refilled::Failed { members, reason, cause, bad }
             }
         })
     }

@@ -404,6 +404,32 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_a_program_changes_meanwhile_says_nothing_of_the_prefix() {
+        for (moved, tries) in [(false, TRIES_MAX), (true, TRIES_MAX + 2)] {
+            let (mut cluster, mut restores) = (cluster(Scheme::Single, &[(1, &[0])]), Restores::default());
+            asked(&mut cluster);
+            let mut fetches = 0;
+            for job in 1..=u64::from(TRIES_MAX) + 2 {
+                cluster.now += 100_000 * MS;
+                restores.refill(&mut cluster, |_| false, |_, _| false);
+                if asked(&mut cluster) != ["a fetches 0"] {
+                    break;
+                }
+                fetches += 1;
+                restores.fetched(&mut cluster, NodeRank(0), DatasetId(1), Ok(()));
+                restores.refill(&mut cluster, |_| false, |_, _| false);
+                let changed = Err(JobFailure { moved, ..JobFailure::passing("it was changed") });
+                for (node, result) in [(0, Ok(JobOutput::Done)), (1, changed)] {
+                    let share = ShareEnd { node: NodeRank(node), job: JobId(job), result };
+                    assert!(restores.job(&mut cluster, &share).is_some());
+                }
+                asked(&mut cluster);
+            }
+            assert_eq!(fetches, tries, "{moved}");
+        }
+    }
+
+    #[test]
     fn a_dataset_that_a_program_removes_is_refilled_no_more() {
         let (mut cluster, mut restores) = (cluster(Scheme::Single, &[(1, &[0])]), Restores::default());
         restores.refill(&mut cluster, |_| false, |_, _| false);

@@ -450,7 +450,7 @@ impl Seals {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        id: DatasetId,
+        (id, decided): (DatasetId, bool),
         result: Result<(), Reason>,
     ) -> (bool, Option<DatasetId>) {
         let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current else {
@@ -459,7 +459,7 @@ impl Seals {
         if committing.catalog.id != id {
             return (false, None);
         }
-        match committing.committed(cluster, node, result) {
+        match committing.committed(cluster, node, result, decided) {
             None => (false, None),
             Some(Committed::Running) => (true, None),
             Some(Committed::Failed(reason)) => {

@@ -105,6 +105,11 @@ impl Decoder {
         Ok(Some(body))
     }
 
+    /// Bytes that wait for the rest of their frame, or to be taken.
+    pub fn waiting(&self) -> usize {
+        self.arrived.len() - self.taken
+    }
+
     /// True when no part of a frame waits for the rest.
     pub fn is_empty(&self) -> bool {
         self.arrived.len() == self.taken

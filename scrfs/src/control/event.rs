@@ -147,8 +147,10 @@ pub enum Event {
     Committed {
         /// Which.
         id: DatasetId,
-        /// COMPLETE is on storage, or why not.
+        /// COMPLETE is on storage, and all that follows from it is done; or why not.
         result: Result<(), Reason>,
+        /// COMPLETE is on storage, whatever could not be done after that: a restart may find it.
+        decided: bool,
     },
     /// Answers [`Command::Evict`].
     Evicted(DatasetId),

@@ -22,7 +22,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::codec::{FRAME_MAX, HELLO_MAX};
 pub use super::peer::Peer;
-use super::stream::{self, Closer, Receiver, SOCKET_NAME, Sender, StreamError};
+use super::stream::{self, Budget, Closer, Receiver, SOCKET_NAME, Sender, StreamError};
 use super::{
     Answer, Ask, Command, DataReply, DataRequest, Event, Hello, PROTOCOL, Role, Settings, Start, Welcome,
 };
@@ -34,6 +34,9 @@ const CONNECTIONS_MAX: usize = 128;
 const OPERATORS_MAX: usize = 16;
 /// Events that may wait for a coordinator that does not read; after that its link is closed.
 const EVENTS_MAX: usize = 1 << 16;
+/// Bytes of the large frames that are on their way on all connections: the daemon's memory is not
+/// the job's, and other jobs' would be taken.
+const LARGE_BYTES_MAX: usize = 2 * FRAME_MAX;
 /// How long a peer may take to say hello, and an operator to ask.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a peer may take none of what is sent to it.
@@ -152,6 +155,7 @@ struct Shared {
     connections: AtomicUsize,
     operators_connections: AtomicUsize,
     next_link: AtomicU64,
+    large: Arc<Budget>,
     stopping: AtomicBool,
 }
 
@@ -167,6 +171,7 @@ impl Server {
             connections: AtomicUsize::new(0),
             operators_connections: AtomicUsize::new(0),
             next_link: AtomicU64::new(1),
+            large: Budget::of(LARGE_BYTES_MAX),
             stopping: AtomicBool::new(false),
         });
         let accepting = {
@@ -346,7 +351,8 @@ fn serve(
     peer: &Peer,
     rights: Rights,
 ) -> Result<(), StreamError> {
-    let (mut sender, mut receiver) = stream::split(socket, HELLO_MAX);
+    let (mut sender, receiver) = stream::split(socket, HELLO_MAX);
+    let mut receiver = receiver.within(&shared.large);
     sender.set_timeout(Some(SEND_TIMEOUT))?;
     let hello: Hello = receiver.receive(Some(HELLO_TIMEOUT))?;
     if hello.protocol != PROTOCOL {

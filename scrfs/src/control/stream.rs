@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -27,6 +28,8 @@ use super::codec::{self, CodecError, Decoder};
 pub const SOCKET_NAME: &str = "socket";
 /// Bytes asked for in one receive.
 const BLOCK: usize = 64 << 10;
+/// Bytes of a frame that count towards no [`Budget`].
+const SMALL: usize = 1 << 20;
 /// Descriptors that may wait to be taken from one connection; more than one is never sent at a
 /// time.
 const DESCRIPTORS_MAX: usize = 4;
@@ -49,6 +52,9 @@ pub enum StreamError {
     /// A descriptor was announced and none came, or more came than can be.
     #[error("{0}")]
     Descriptor(&'static str),
+    /// Other connections have begun large frames too.
+    #[error("the large messages that are on their way here take more than {0} bytes")]
+    TooMuch(usize),
     /// A system call failed.
     #[error("control socket: {0}")]
     Io(#[from] std::io::Error),
@@ -87,8 +93,8 @@ pub(super) fn address_in(directory: &Path, name: &str) -> std::io::Result<(Owned
 /// taken ([`Receiver::with_descriptors`]).
 pub fn split(stream: UnixStream, limit: usize) -> (Sender, Receiver) {
     let stream = Arc::new(stream);
-    let (decoder, descriptors, block) = (Decoder::new(limit), None, vec![0; BLOCK].into());
-    let receiver = Receiver { stream: Arc::clone(&stream), decoder, descriptors, block };
+    let (decoder, descriptors, taken, block) = (Decoder::new(limit), None, None, vec![0; BLOCK].into());
+    let receiver = Receiver { stream: Arc::clone(&stream), decoder, descriptors, taken, block };
     (Sender { stream }, receiver)
 }
 
@@ -171,6 +177,51 @@ fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], riding: Option<BorrowedFd<'_>
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
 }
 
+/// What the large frames of several connections may take together.
+#[derive(Debug)]
+pub struct Budget {
+    most: usize,
+    taken: AtomicUsize,
+}
+
+impl Budget {
+    /// At most so many bytes.
+    pub fn of(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, taken: AtomicUsize::new(0) })
+    }
+}
+
+/// One connection's part of a budget.
+#[derive(Debug)]
+struct Taken {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Taken {
+    /// It takes `bytes` from now on.
+    fn set(&mut self, bytes: usize) -> Result<(), StreamError> {
+        if bytes > self.bytes {
+            let more = bytes - self.bytes;
+            let before = self.budget.taken.fetch_add(more, Ordering::SeqCst);
+            if before + more > self.budget.most {
+                self.budget.taken.fetch_sub(more, Ordering::SeqCst);
+                return Err(StreamError::TooMuch(self.budget.most));
+            }
+        } else {
+            self.budget.taken.fetch_sub(self.bytes - bytes, Ordering::SeqCst);
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.budget.taken.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
+}
+
 /// The half that receives.
 #[derive(Debug)]
 pub struct Receiver {
@@ -179,6 +230,8 @@ pub struct Receiver {
     /// `None`: the kernel is given no room for any. One that nobody asked for may be of a file
     /// system whose server never answers, and then closing it never ends.
     descriptors: Option<VecDeque<OwnedFd>>,
+    /// What it takes for large frames; `None`: its limit is all that bounds it.
+    taken: Option<Taken>,
     /// What has just come; used again and again, as a fresh one would be cleared first.
     block: Box<[u8]>,
 }
@@ -188,6 +241,13 @@ impl Receiver {
     #[must_use]
     pub fn with_descriptors(self) -> Self {
         Self { descriptors: Some(VecDeque::new()), ..self }
+    }
+
+    /// What large frames take counts together with that of other connections.
+    #[must_use]
+    pub fn within(self, budget: &Arc<Budget>) -> Self {
+        let taken = Taken { budget: Arc::clone(budget), bytes: 0 };
+        Self { taken: Some(taken), ..self }
     }
 
     /// Takes frames of at most `limit` bytes from now on.
@@ -203,6 +263,7 @@ impl Receiver {
             if let Some(body) = self.decoder.next_frame()? {
                 let message = codec::decode(body);
                 self.decoder.shrink();
+                self.count()?;
                 return Ok(message?);
             }
             let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -223,6 +284,11 @@ impl Receiver {
     pub fn take_descriptor(&mut self) -> Result<OwnedFd, StreamError> {
         let arrived = self.descriptors.as_mut().and_then(VecDeque::pop_front);
         arrived.ok_or(StreamError::Descriptor("a descriptor was announced but none came"))
+    }
+
+    fn count(&mut self) -> Result<(), StreamError> {
+        let large = self.decoder.waiting().saturating_sub(SMALL);
+        self.taken.as_mut().map_or(Ok(()), |taken| taken.set(large))
     }
 
     fn fill(&mut self, timeout: Option<Duration>) -> Result<usize, StreamError> {
@@ -256,6 +322,7 @@ impl Receiver {
             return Err(StreamError::Descriptor("more descriptors came than can be"));
         }
         self.decoder.push(&self.block[..message.bytes]);
+        self.count()?;
         Ok(message.bytes)
     }
 }
@@ -299,6 +366,31 @@ mod tests {
         drop(writes);
         assert!(matches!(receiver.receive::<DataReply>(None), Err(StreamError::Descriptor(_))));
         assert_eq!({ reads }.read(&mut [0]).unwrap(), 0);
+    }
+
+    /// A peer that begins one on each of its connections takes no more than that.
+    #[test]
+    fn large_frames_of_several_connections_have_one_budget() {
+        let budget = Budget::of(3 << 20);
+        let connect = || {
+            let (mut peer, own) = UnixStream::pair().unwrap();
+            let receiver = split(own, codec::FRAME_MAX).1.within(&budget);
+            let writer = std::thread::spawn(move || {
+                peer.write_all(&(8_u32 << 20).to_be_bytes()).unwrap();
+                let _ = peer.write_all(&vec![0; 3 << 20]);
+                peer
+            });
+            (receiver, writer)
+        };
+        let wait = Some(Duration::from_secs(1));
+        let (mut first, _first) = connect();
+        assert!(matches!(first.receive::<Command>(wait), Err(StreamError::TimedOut(_))));
+        let (mut second, _second) = connect();
+        assert!(matches!(second.receive::<Command>(None), Err(StreamError::TooMuch(_))));
+        drop(second);
+        assert_eq!(budget.taken.load(Ordering::SeqCst), (2 << 20) + 4);
+        drop(first);
+        assert_eq!(budget.taken.load(Ordering::SeqCst), 0);
     }
 
     #[test]

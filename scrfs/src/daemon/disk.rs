@@ -199,6 +199,11 @@ impl Disk {
         self.store.commit(&name, &catalog_file::encode(catalog).map_err(wrong)?)
     }
 
+    /// A COMPLETE record has this dataset's name on storage, or that cannot be known.
+    pub(super) fn may_have_complete(&self, id: DatasetId) -> bool {
+        !matches!(self.store.read(&catalog_name(id), FILE_MAX), Ok(None))
+    }
+
     /// Takes a COMPLETE record back (eviction).
     pub(super) fn remove_complete(&self, id: DatasetId) -> Result<(), StoreError> {
         self.store.remove(&catalog_name(id))

@@ -291,7 +291,7 @@ impl Node {
         if !finish.set.contains(&member) {
             return Err(DataError::new(id, libc::EINVAL, "is not in its set").at(format!("member {member}")));
         }
-        let (redundancy, mut taken) = self.check_redundancy(&finish, part.arrival)?;
+        let (redundancy, mut taken) = self.check_redundancy(&finish, &part)?;
         let mut home = self.cache.home(&dataset, self.tree.as_ref()).map_err(DataError::io(id, member))?;
         let staged = part.origin == Origin::Staged && !part.recorded;
         for (entry, copy) in &files {
@@ -361,9 +361,8 @@ impl Node {
         let part = Arc::new(part);
         let mut disk = self.disk.lock();
         self.check_epoch(id, epoch)?;
-        let is_same = |dataset: &Dataset| {
-            Self::part(dataset, member).is_ok_and(|known| known.arrival == part.arrival)
-        };
+        let is_same =
+            |dataset: &Dataset| Self::part(dataset, member).is_ok_and(|known| known.arrival == part.arrival);
         if !self.state.lock().table.datasets.get(&id).is_some_and(is_same) {
             return Err(DataError::new(id, libc::ECANCELED, "was dropped meanwhile, or is begun anew"));
         }
@@ -391,11 +390,17 @@ impl Node {
     fn check_redundancy(
         &self,
         finish: &Finish,
-        arrival: Arrival,
+        part: &Part,
     ) -> Result<(Option<RedundancyFile>, u64), DataError> {
         let Some((name, size, crc)) = &finish.redundancy else { return Ok((None, 0)) };
         let id = finish.id;
-        let staged = Staged::Redundancy(finish.member, arrival, file_name(id, name)?);
+        let path = file_name(id, name)?;
+        // The filemap has one entry for a name.
+        if part.file(&path).is_some() {
+            let reason = "a file of the program's has the name that its redundancy data needs here";
+            return Err(DataError::new(id, libc::EEXIST, reason).at(name));
+        }
+        let staged = Staged::Redundancy(finish.member, part.arrival, path);
         let fd = self.cache.staged(id, &staged).map_err(DataError::io(id, name))?;
         let found = size_of(&fd).map_err(DataError::io(id, name))?;
         if found != *size {

@@ -106,9 +106,8 @@ fn named(dataset: &Dataset) -> Named {
 /// newest of the older ones that survives the loss of a node, which the lead kept for that.
 fn guard<'a>(state: &'a State, newest: &Dataset) -> Option<&'a Dataset> {
     let age = |dataset: &Dataset| (dataset.epoch, dataset.id);
-    let is_redundant = |dataset: &Dataset| {
-        dataset.life.catalog().is_some_and(|index| index.catalog().layout.is_redundant())
-    };
+    let is_redundant =
+        |dataset: &Dataset| dataset.life.catalog().is_some_and(|index| index.catalog().layout.is_redundant());
     let of_use = |dataset: &&Dataset| {
         age(dataset) < age(newest) && dataset.failed.is_none() && dataset.life.is_complete()
     };

@@ -350,7 +350,8 @@ impl Node {
     /// Records COMPLETE, or a later revision of the catalog. In the records' thread.
     pub(super) fn commit(&self, catalog: Catalog) {
         let (id, name) = (catalog.id, catalog.name.clone());
-        let result = self.record_complete(catalog);
+        let mut decided = false;
+        let result = self.record_complete(catalog, &mut decided);
         match &result {
             Ok(()) => {
                 self.no_more_comes(&name);
@@ -358,16 +359,22 @@ impl Node {
             }
             Err(reason) => {
                 let remedy = remedies::of_control(reason, &self.config.host);
+                let what = if decided {
+                    "COMPLETE is recorded, and what follows from it is not done"
+                } else {
+                    "COMPLETE cannot be recorded"
+                };
                 let text = format!(
-                    "COMPLETE cannot be recorded: {reason}{remedy}; this is tried again, and its marker waits for it no longer than SCRFS_SEAL_TIMEOUT"
+                    "{what}: {reason}{remedy}; this is tried again, and its marker waits for it no longer than SCRFS_SEAL_TIMEOUT"
                 );
                 self.events.error(Some(id), &text);
             }
         }
-        self.state.lock().send(Event::Committed { id, result });
+        self.state.lock().send(Event::Committed { id, result, decided });
     }
 
-    fn record_complete(&self, mut catalog: Catalog) -> Result<(), Reason> {
+    /// Sets `decided` when COMPLETE is on storage.
+    fn record_complete(&self, mut catalog: Catalog, decided: &mut bool) -> Result<(), Reason> {
         catalog.sort();
         catalog_file::validate(&catalog)?;
         let id = catalog.id;
@@ -376,12 +383,17 @@ impl Node {
         if let Some(known) = &known {
             fits(known, &catalog)?;
             let newer = known.life.catalog().is_some_and(|have| have.catalog().revision > catalog.revision);
+            // A record that could not be written anew is there all the same.
+            *decided = known.life.is_complete();
             if newer {
                 return Ok(());
             }
         }
         faults::hit("commit.begun")?;
-        disk.record_complete(&catalog)?;
+        let recorded = disk.record_complete(&catalog);
+        // One that failed in its last step may be there.
+        *decided |= recorded.is_ok() || disk.may_have_complete(id);
+        recorded?;
         faults::hit("commit.recorded")?;
         let index = Arc::new(CatalogIndex::new(catalog));
         let settled = self.cache.settle(id, &index.catalog().name, &index.catalog().entries);

@@ -401,13 +401,7 @@ impl Node {
         Ok(())
     }
 
-    fn put_part(
-        &self,
-        id: DatasetId,
-        member: Member,
-        part: &Part,
-        monitor: &Monitor,
-    ) -> Result<(), Reason> {
+    fn put_part(&self, id: DatasetId, member: Member, part: &Part, monitor: &Monitor) -> Result<(), Reason> {
         let part = Arc::new(part.clone());
         let mut disk = self.disk.lock();
         // Its coordinator is gone; a successor attaches with this lock.

@@ -139,7 +139,7 @@ impl Answers {
             Command::Drop { id, .. } => Event::Dropped(*id),
             Command::Commit(catalog) => {
                 self.dataset = Some(Arc::clone(catalog));
-                Event::Committed { id: catalog.id, result: Ok(()) }
+                Event::Committed { id: catalog.id, result: Ok(()), decided: true }
             }
             Command::MarkersEnd { outcome: MarkerOutcome::Sealed(_), .. } => {
                 self.sealed += 1;

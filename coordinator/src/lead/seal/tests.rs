@@ -69,7 +69,7 @@ impl Bench {
             }
             "committed" => {
                 let result = if rest.is_empty() { Ok(()) } else { Err(rest.into()) };
-                assert!(seals.committed(cluster, node(host), id, result).0);
+                assert!(seals.committed(cluster, node(host), (id, rest.is_empty()), result).0);
             }
             "dropped" => assert!(seals.dropped(cluster, node(host), id)),
             "changes" => assert!(seals.changes(cluster, node(host), (id, true), rest == "some")),

@@ -410,13 +410,14 @@ impl Daemon {
             }
             Command::Commit(catalog) => {
                 let id = catalog.id;
-                let result = if trouble_now() {
-                    Err("injected".to_owned())
-                } else {
+                let is_hindered = trouble_now();
+                // Also after COMPLETE.
+                let decided = !is_hindered || trouble_now();
+                if decided {
                     self.commit(&catalog);
-                    Ok(())
-                };
-                events.push(Event::Committed { id, result: result.map_err(Reason::from) });
+                }
+                let result = if is_hindered { Err(Reason::from("injected")) } else { Ok(()) };
+                events.push(Event::Committed { id, result, decided });
             }
             Command::Sealed(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());

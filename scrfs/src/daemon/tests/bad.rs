@@ -207,7 +207,7 @@ fn a_member_rebuilt_while_its_next_generation_is_sealed_brings_nothing_back_into
         rebuilt.recv_timeout(WAIT).expect("an end").unwrap();
         let b = bench.tree.at(&path("ck/b"));
         assert!(!b.exists(), "step {step}: the former generation's bytes are in the new one");
-        assert_eq!(lead.next(), Event::Committed { id: DatasetId(2), result: Ok(()) });
+        assert_eq!(lead.next(), Event::Committed { id: DatasetId(2), result: Ok(()), decided: true });
         assert_eq!(lead.verify(ID), [(MEMBER, [None, None])]);
     }
 }

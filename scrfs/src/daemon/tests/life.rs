@@ -277,3 +277,34 @@ fn status_shows_what_is_there() {
     };
     assert_eq!(lines.len(), 3);
 }
+
+/// What follows from COMPLETE may fail, also on all nodes at once: the lead must not take the
+/// dataset for one that nobody has recorded.
+#[cfg(feature = "faults")]
+#[test]
+fn a_commit_that_fails_says_whether_complete_is_on_storage() {
+    use crate::faults::{Fault, arm};
+    let mut outcomes = BTreeSet::new();
+    // Some fail without harm.
+    for point in 1..16 {
+        let bench = Bench::new();
+        bench.write("ck/f", b"x");
+        let mut lead = bench.serving(1);
+        let files = lead.freeze(1, "ck").unwrap();
+        let part = encode(&mut lead.data(), 1, &files).unwrap();
+        let catalog = catalog(1, 1, "ck", &part);
+        arm(point, Fault::Error(libc::ENOSPC));
+        bench.node.commit(catalog.clone());
+        arm(0, Fault::Error(0));
+        let Event::Committed { result, decided, .. } = lead.next() else { panic!() };
+        let is_there = bench.control().join("dataset.1.scrinfo").exists();
+        assert!(decided == is_there, "{result:?} at point {point}: {decided}");
+        outcomes.insert((result.is_ok(), decided));
+        if result.is_err() {
+            lead.commit(&catalog).unwrap();
+        }
+        let held = bench.inventory().datasets.remove(0);
+        assert_eq!((held.state, held.listed), (HeldState::Complete, true), "at point {point}");
+    }
+    assert_eq!(outcomes.into_iter().collect::<Vec<_>>(), [(false, false), (false, true), (true, true)]);
+}

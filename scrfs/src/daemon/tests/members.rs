@@ -249,7 +249,8 @@ fn a_former_try_puts_nothing_of_the_next_one_in_place() {
     let crcs = vec![crc32fast::hash(bytes)];
     let set = vec![Member(0), Member(1)];
     let finish = DataRequest::FinishMember { id, member, crcs, redundancy: None, set, members: 2 };
-    let former = bench.lead(1, Start::Restart);
+    let mut former = bench.lead(1, Start::Restart);
+    former.inventory();
     let mut data = former.data();
     data.done(&begin).unwrap();
     File::from(data.descriptor(&create).unwrap()).write_all(bytes).unwrap();
@@ -279,4 +280,16 @@ fn a_former_try_puts_nothing_of_the_next_one_in_place() {
     assert!(matches!(data.request(&finish).unwrap(), DataReply::Part(_)));
     assert_eq!(std::fs::read(&place).unwrap(), bytes);
     assert_eq!(bench.inventory().datasets[0].members, [member]);
+}
+
+/// The filemap has one entry for a name: the file's would be gone after the next worker's start.
+#[test]
+fn a_programs_file_with_the_name_of_its_redundancy_file_fails_the_seal_by_name() {
+    let bench = Bench::new();
+    bench.write(&format!("ck/{REDUNDANCY}"), b"of another library");
+    bench.write("ck/f", b"x");
+    let mut lead = bench.serving(1);
+    let files = lead.freeze(1, "ck").unwrap();
+    let refused = encode(&mut lead.data(), 1, &files).unwrap_err();
+    assert!(refused.contains(REDUNDANCY) && refused.contains("redundancy data needs"), "{refused}");
 }
