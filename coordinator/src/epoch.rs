@@ -4,9 +4,9 @@
 //! `<prefix>/.scr/epoch.<n>` is made by exclusive create, with job, host and process in it for
 //! people. Where the prefix cannot be written, the epoch is one above the highest that any daemon
 //! has seen, and above what can be read there. Where it cannot even be read, daemons of new nodes
-//! may have seen less than the prefix has: the epoch is the time in seconds then, which other
-//! starts do not reach by counting. So datasets in the prefix are never newer than what this epoch
-//! seals.
+//! may have seen less than the prefix has: the epoch is at least the time then, in units that
+//! other starts do not reach by counting. So datasets in the prefix are never newer than what this
+//! epoch seals.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -60,9 +60,11 @@ fn next(epoch: Epoch) -> Epoch {
     Epoch(epoch.0.saturating_add(1))
 }
 
-/// Seconds since 1970: above all that is counted from 0, one for each start.
+/// The time since 1970 in units of ten minutes: above all that is counted from 0, one for each
+/// start, and for centuries below the epochs that the revisions of catalogs are made from.
 fn by_clock() -> Epoch {
-    Epoch(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()))
+    const UNIT: u64 = 600;
+    Epoch(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / UNIT))
 }
 
 /// The highest epoch that was begun in the prefix, if that tells within `limit`.
