@@ -266,10 +266,14 @@ tidy() {
     within 10 setpriv --reuid "$1" --regid "$group" --init-groups scrfs-ctl mpi-sweep >/dev/null 2>&1
 }
 
-# mounts JOB: where root has mounts of this job; what users mount has the names that they like.
+# mounts JOB: where root has mounts of this job. A user can have one whose name looks like ours, or like options: only the
+# last field, after type and source, is the kernel's, and tells whose it is. Another's may never answer, and is not looked at.
 mounts() {
-    awk -v end="/scr.$1" '/ - fuse\.scrfs / && / user_id=0,|,user_id=0,/ {
-        point = $5; sub(/.* - fuse\.scrfs /, ""); if (substr($1, length($1) - length(end) + 1) == end) print point
+    awk -v end="/scr.$1" '{
+        for (dash = 7; dash < NF && $dash != "-"; dash++);
+        source = $(dash + 2)
+        if ($(dash + 1) == "fuse.scrfs" && source ~ /^scrfs@\// && "," $(dash + 3) "," ~ /,user_id=0,/ &&
+            substr(source, length(source) - length(end) + 1) == end) print $5
     }' /proc/self/mountinfo
 }
 

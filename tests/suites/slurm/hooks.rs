@@ -17,6 +17,7 @@ fn hooks_of_nodes_that_fail() {
     names_that_look_like_answers(&cluster, &slurm);
     a_step_that_cannot_be_had(&slurm);
     a_strangers_file_system_in_a_store(&cluster, &slurm);
+    a_strangers_mount_with_a_jobs_name(&cluster, &slurm);
     nothing_is_left(&cluster, 0..6);
 }
 
@@ -35,6 +36,32 @@ fn a_strangers_file_system_in_a_store(cluster: &Cluster, slurm: &Slurm<'_>) {
     slurm.cancel(&batch);
     let gone = format!("fusermount3 -u {place}; rmdir {place}");
     cluster.on(3).user(USERS[1].1).run(&gone).must();
+}
+
+/// A user can give a mount a name that reads as if root had mounted it for a job. Hooks do not take
+/// it for one, and do not wait for it: that job's caches are saved and freed.
+fn a_strangers_mount_with_a_jobs_name(cluster: &Cluster, slurm: &Slurm<'_>) {
+    let (job, place) = (900_300, "/tmp/forged");
+    let options = format!("allow_other,subtype=scrfs,fsname=scrfs@/x\\,user_id=0\\,/scr.{job}");
+    let mount = format!("mkdir {place} && {} '{options}'", programs::hanging(place));
+    cluster.on(2).run("echo user_allow_other >> /etc/fuse.conf").must();
+    cluster.on(2).user(USERS[1].1).run(&mount).must();
+    cluster
+        .on(2)
+        .run(&format!("grep -F ' - fuse.scrfs scrfs@/x,user_id=0,/scr.{job} ' /proc/self/mountinfo"))
+        .must();
+    // A dataset of which there is nothing but its directory.
+    let of_job = format!("--user job --job-id {job}");
+    let keep = format!(
+        "scrfs mount {of_job} /scr/{job} && scrfs umount {of_job} && mkdir -m 700 {CACHE}/job/scr.{job}/dataset.1"
+    );
+    cluster.on(2).run(&keep).must();
+    let gone = format!("! ls -d {CACHE}/job/scr.{job} /run/scrfs-slurm/{job}");
+    wait::until_true("the sweep", SOON, || {
+        within_bound(slurm, 2, "health", "");
+        cluster.on(2).run(&gone).ok()
+    });
+    cluster.on(2).user(USERS[1].1).run(&format!("fusermount3 -u {place}; rmdir {place}")).must();
 }
 
 fn other_jobs_pay_nothing(cluster: &Cluster, slurm: &Slurm<'_>) {
