@@ -32,6 +32,15 @@ pub fn is_users(known: u64, environment: &BTreeMap<OsString, OsString>) -> bool 
             || set(environment, SLURM_END).and_then(|text| text.parse().ok()) != Some(known))
 }
 
+/// A variable that gives one of Slurm's commands options that nobody sees: by it the command tells
+/// of some users, states, partitions or nodes only, or of another cluster. Where it matters what is
+/// not told, commands run without such variables.
+pub fn hides_something(variable: &OsStr) -> bool {
+    let begins = ["SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_"];
+    variable == "SLURM_CLUSTERS"
+        || begins.iter().any(|begin| variable.as_encoded_bytes().starts_with(begin.as_bytes()))
+}
+
 /// The command that asks the scheduler for the time that is left: that needs no time zone. `None`:
 /// nobody tells.
 pub fn question(environment: &BTreeMap<OsString, OsString>) -> Option<Vec<String>> {
@@ -73,6 +82,8 @@ pub fn end_time(
 ) -> Result<Option<u64>, String> {
     let [program, arguments @ ..] = question else { return Ok(None) };
     let (name, now, arguments) = (program.clone(), now(), arguments.to_vec());
+    let environment: BTreeMap<_, _> =
+        environment.into_iter().filter(|(name, _)| !hides_something(name)).collect();
     let ask =
         move || Command::new(name).args(arguments).env_clear().envs(environment).current_dir("/").output();
     match bounded::within(LIMIT, ask) {
@@ -162,17 +173,25 @@ mod tests {
     }
 
     #[test]
+    fn variables_that_hide_something() {
+        let hides = |name: &&str| hides_something(OsStr::new(name));
+        assert!(["SQUEUE_STATES", "SINFO_PARTITION", "SLURM_CLUSTERS"].iter().all(hides));
+        assert!(!["SLURM_CONF", SLURM_JOB, "PATH", "SLURM_CLUSTER_NAME"].iter().any(hides));
+    }
+
+    #[test]
     fn squeue_is_asked_in_the_environment_that_is_given() {
         use std::os::unix::fs::PermissionsExt;
 
         let dir = tempfile::tempdir().unwrap();
         let squeue = dir.path().join("squeue");
-        let script = "#!/bin/sh\n[ \"$*\" = '-h -o %L -j 77' ] || { echo \"no job: $*\" >&2; exit 1; }\necho \"$LEFT\"\n";
+        let script = "#!/bin/sh\n[ \"$*$SQUEUE_USERS\" = '-h -o %L -j 77' ] || { echo \"no job: $*\" >&2; exit 1; }\necho \"$LEFT\"\n";
         std::fs::write(&squeue, script).unwrap();
         std::fs::set_permissions(&squeue, std::fs::Permissions::from_mode(0o755)).unwrap();
         let ask = |job: &str, left: &str| {
             let path = dir.path().to_str().unwrap();
-            let set = environment(&[("PATH", path), ("LEFT", left), (SLURM_JOB, job)]);
+            let set =
+                environment(&[("PATH", path), ("LEFT", left), (SLURM_JOB, job), ("SQUEUE_USERS", "eve")]);
             end_time(&question(&set).unwrap(), set)
         };
         let before = now();

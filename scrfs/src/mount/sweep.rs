@@ -12,6 +12,7 @@ use super::MountError;
 use super::jobs::{Bases, Job, Order, Unsaved, all, end};
 use super::supervisor::readable;
 use super::unmount::Despite;
+use crate::allocation::hides_something;
 use crate::config::NO_JOB;
 
 /// Bound on the scheduler's answer.
@@ -177,16 +178,22 @@ fn end_gone(job: &Job, bases: &Bases, manner: &Manner) -> Result<Vec<String>, Mo
     Ok(lines)
 }
 
+/// Asks for all jobs, whatever the environment would have squeue leave out: a job that is not told
+/// of loses everything here.
+fn question() -> Command {
+    let mut squeue = Command::new("squeue");
+    // Of all partitions, hidden ones too.
+    squeue.args(["-a", "-h", "-o", "%A"]);
+    squeue.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    for (variable, _) in std::env::vars_os().filter(|(variable, _)| hides_something(variable)) {
+        squeue.env_remove(variable);
+    }
+    squeue
+}
+
 fn ask() -> Result<BTreeSet<String>, MountError> {
     let failed = |why: String| MountError::Scheduler(format!("squeue: {why}"));
-    // Of all partitions, hidden ones too.
-    let mut child = Command::new("squeue")
-        .args(["-a", "-h", "-o", "%A"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| failed(e.to_string()))?;
+    let mut child = question().spawn().map_err(|e| failed(e.to_string()))?;
     let text = child.stdout.take().map(|out| {
         let (until, mut out, mut text) = (Instant::now() + ASK_BOUND, out, Vec::new());
         loop {

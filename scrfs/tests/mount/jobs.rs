@@ -99,6 +99,24 @@ fn a_prolog_mounts_for_its_job_and_an_epilog_ends_that_one_alone() {
     });
 }
 
+/// Whoever has set these for `squeue` on a terminal sees fewer jobs than there are.
+#[test]
+fn a_sweep_asks_for_all_jobs_whatever_the_environment_says() {
+    in_namespace(&[], |m| {
+        let squeue = m.dir.path().join("squeue");
+        let script = "#!/bin/sh\n[ -n \"$SQUEUE_STATES$SQUEUE_USERS$SLURM_CLUSTERS\" ] || echo 78\n";
+        fs::write(&squeue, script).unwrap();
+        mode_of(&squeue, 0o755);
+        let cache = m.dir.path().join(format!("cache/{UID}/scr.78"));
+        fs::create_dir_all(&cache).unwrap();
+        for variable in ["SQUEUE_STATES", "SQUEUE_USERS", "SLURM_CLUSTERS"] {
+            let path = format!("{}:/usr/bin:/bin", m.dir.path().display());
+            run(prolog(m, "1", &["sweep"]).env("PATH", path).env(variable, "x"));
+            assert!(cache.exists(), "{variable}");
+        }
+    });
+}
+
 /// Killed when the test is done, however.
 struct Frozen(i32);
 

@@ -186,6 +186,19 @@ fn nodes_that_are_not_to_have_scrfs() {
     slurm.await_node(1, "idle");
 }
 
+/// By these Slurm's commands leave jobs and nodes out; the others stay as they are.
+#[test]
+fn hooks_ask_for_all_jobs_whatever_the_environment_says() {
+    let hooks = workspace().join("deploy/slurm/hooks.sh");
+    let hiding = ["SLURM_CLUSTERS", "SQUEUE_STATES", "SQUEUE_USERS", "SINFO_PARTITION", "SCANCEL_STATE"];
+    let mut sh = std::process::Command::new("sh");
+    sh.arg("-c").arg(format!(". {}; env", hooks.display())).env("SLURM_CONF", "kept");
+    let ran = Ran::of(sh.envs(hiding.map(|name| (name, "x"))));
+    let is_left = |name: &&str| ran.out.lines().any(|line| line.starts_with(&format!("{name}=")));
+    assert_eq!(hiding.iter().find(|name| is_left(name)), None, "{ran}");
+    assert!(is_left(&"SLURM_CONF"), "{ran}");
+}
+
 /// Of Slurm's states, those that nothing follows; a job that runs again is PENDING.
 #[test]
 fn jobs_are_over_in_these_states() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use scrfs::allocation::{PMIX_QUESTIONS, has_pmix};
+use scrfs::allocation::{PMIX_QUESTIONS, has_pmix, hides_something};
 
 use crate::launcher::CommandLine;
 use crate::look::{Ended, bounded};
@@ -79,7 +79,8 @@ fn ended(program: &str, arguments: &[String], limit: Duration) -> Option<Ended> 
     let line = CommandLine {
         program: program.into(),
         arguments: arguments.iter().map(OsString::from).collect(),
-        environment: std::env::vars_os().collect(),
+        // A node of another cluster may be called as one of this job's.
+        environment: std::env::vars_os().filter(|(name, _)| !hides_something(name)).collect(),
         directory: Some("/".into()),
     };
     bounded(&line, limit, true).ok()
