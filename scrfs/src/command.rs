@@ -1,6 +1,7 @@
 //! The command line.
 
 mod doctor;
+mod options;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -13,15 +14,16 @@ use scrfs::checkpoint_path;
 use scrfs::config::{self, Account, Config, Sources, read_file};
 use scrfs::manual::{self, Page};
 use scrfs::mount::jobs::{self, Alive, Bases, Manner, Order, Unsaved};
+use scrfs::mount::terms::Terms;
 use scrfs::mount::unmount::Despite;
-use scrfs::mount::{MountError, Options, is_shortage, launch, service, supervisor, unmount, worker};
-use scrfs::path::RelPath;
+use scrfs::mount::{MountError, is_shortage, launch, service, supervisor, unmount, worker};
 use scrfs::status::people::printable;
 use scrfs::syslog::{self, Syslog};
 
 /// What the manual says beside the command line.
 const PAGE: Page = Page { name: "scrfs", section: 8, text: include_str!("manual/scrfs.8") };
 
+use self::options::{of_worker, options};
 use crate::trial::{self, TrialError};
 
 /// A year: times are added to one another.
@@ -142,6 +144,9 @@ enum Action {
         /// The state memory's descriptor.
         #[arg(long)]
         state: i32,
+        /// What the mount began with; the supervisor of a former version does not tell.
+        #[arg(long, value_parser = Terms::parse)]
+        terms: Option<Terms>,
         #[command(flatten)]
         mount: MountArgs,
     },
@@ -389,7 +394,7 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
         }
         Action::Supervise(mount) => launch::supervise(&options(mount)?)?,
         Action::Reload { mount_point } => launch::reload(&mount_point)?,
-        Action::Worker { state, mount } => worker::run(&options(mount)?, state)?,
+        Action::Worker { state, terms, mount } => worker::run(&of_worker(mount, terms)?, state)?,
         Action::Doctor(args) => return doctor::doctor(args),
     }
     Ok(ExitCode::SUCCESS)
@@ -463,34 +468,4 @@ fn load(
         tracing::warn!("{warning}");
     }
     Ok(config)
-}
-
-fn options(args: MountArgs) -> Result<Options, CommandError> {
-    let account = args.uid.zip(args.gid).zip(args.bases.user.clone());
-    let config = load(args.bases, args.job_id, None)?;
-    let account = match account {
-        Some(((uid, gid), name)) => Account { name: name.to_string_lossy().into_owned(), uid, gid },
-        None => Account::of_job(&config.claim)?,
-    };
-    let protections = config.protections();
-    let mount_point = args.mount_point.unwrap_or(config.mount);
-    let path = args.checkpoint_path.map(PathBuf::from).or(config.checkpoint_path);
-    Ok(Options {
-        checkpoint_path: path
-            .map_or(Ok(RelPath::root()), |path| checkpoint_path::relative(&path, &mount_point))?,
-        mount_point,
-        user: account.name,
-        uid: account.uid,
-        gid: account.gid,
-        mode: config.mode,
-        operator_group: config.operator_group,
-        job_id: config.job_id,
-        control_base: config.control_base,
-        protections,
-        cache_bases: config.cache_bases,
-        cache_bytes: config.cache_bytes,
-        passthrough: !args.no_passthrough,
-        coordinator_wait: config.coordinator_wait,
-        seal_timeout: config.seal_timeout,
-    })
 }

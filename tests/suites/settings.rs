@@ -2,7 +2,7 @@
 //! markers").
 
 use scrfs_harness::job::{Job, SOON};
-use scrfs_harness::place::SCR;
+use scrfs_harness::place::{CACHE, SCR};
 use scrfs_harness::{Cluster, wait};
 
 /// Mounts everywhere, coordinators on `used`, and a program that does nothing.
@@ -246,4 +246,30 @@ fn switched_off_directories_are_global_and_nothing_is_protected() {
         assert!(job.events(node).contains("ck: not protected: SCR_ENABLE=0"), "{}", job.events(node));
     }
     run.stop();
+}
+
+/// What an administrator writes into the system file is for later mounts, and a mistake there ends
+/// none that lives: another worker goes on with what the mount began with.
+#[test]
+fn what_becomes_of_the_system_file_ends_no_mount() {
+    let cluster = Cluster::up(1);
+    let root = cluster.on(0);
+    let conf = |text: &str| root.run(&format!("printf '{text}' >/etc/scrfs.conf")).must().to_owned();
+    conf(&format!("SCR_CACHE_BASE={CACHE}\\nSCRFS_MODE=0711\\n"));
+    root.run(&format!("scrfs mount --user job --job-id conf {SCR}")).must();
+    cluster.on(0).job().run(&format!("echo kept >{SCR}/kept")).must();
+    let control = "/run/scrfs/job/scr.conf";
+    for text in ["SCR_CACHE_BASE=/dev/shm\\n", "no setting\\n", "SCRFS_MODE=open\\n", "A=\\377\\n"] {
+        conf(text);
+        for act in [format!("kill -9 $(cat {control}/worker.lock)"), format!("scrfs reload {SCR}")] {
+            root.run(&act).must();
+            let read = cluster.on(0).job().limit(SOON).run(&format!("cat {SCR}/kept"));
+            assert_eq!(read.must(), "kept", "{text}: {act}");
+        }
+    }
+    let log = root.run(&format!("cat {control}/daemon.log")).must().to_owned();
+    assert!(!log.contains("does not start"), "{log}");
+    // Those who come later hear of it.
+    assert!(root.run("scrfs mount --user job --job-id later /mnt").err.contains("/etc/scrfs.conf"));
+    root.run("rm /etc/scrfs.conf; scrfs umount --job-id conf --purge").must();
 }

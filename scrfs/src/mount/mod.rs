@@ -6,6 +6,7 @@
 //! * [`stores`]: in which stores the cache is.
 //! * [`read_ahead`]: how far the kernel reads ahead where the worker serves the data.
 //! * [`service`]: what systemd is told.
+//! * [`terms`]: the settings that a mount began with.
 //! * [`supervisor`]: opens /dev/fuse, mounts, and holds both for as long as the mount is to live.
 //!   It does nothing that can fail in the meantime: it starts workers and waits.
 //! * [`worker`]: serves requests. It gets the device as its standard input and tells on its
@@ -35,6 +36,7 @@ pub mod service;
 pub mod stores;
 pub mod supervisor;
 mod sweep;
+pub mod terms;
 pub mod unmount;
 pub mod worker;
 

@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use super::lives::{Life, Lives, Next, SHORT_LIFE};
 use super::lock::Lock;
 use super::places::Places;
+use super::terms::Terms;
 use super::{MountError, Options, device, failed, limits, mount_point, read_ahead, rights, stores, table};
 use crate::control::directory::SUPERVISOR_LOCK;
 use crate::control::stream::SOCKET_NAME;
@@ -341,8 +342,10 @@ fn start_worker(
     let keepers = device.keep.keepers();
     crate::faults::hit("worker.spawn").map_err(io("cannot start"))?;
     let connection = device.connection.try_clone().map_err(io("cannot share the device with"))?;
+    let terms = Terms::of(options).text().map_err(io("cannot write settings for"))?;
     let mut child = Command::new(program)
         .arg("worker")
+        .arg(format!("--terms={terms}"))
         .arg("--state")
         .arg(device.state.as_raw_fd().to_string())
         .args(super::launch::arguments(options))
