@@ -353,8 +353,7 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
         }
         Action::Umount { force, served, job_id, save, purge, bases, mount_point } => {
             let config = load(bases, job_id, Some(OF_JOBS))?;
-            let user = config.claim.is_made().then(|| Account::of_job(&config.claim)).transpose()?;
-            let user = user.map(|account| account.name);
+            let user = config.claim.is_made().then(|| Account::name_of_job(&config.claim)).transpose()?;
             let unsaved = save.map_or(Unsaved::GiveUp, |limit| Unsaved::Save(Duration::from_secs(limit)));
             let despite = despite(force, served);
             let order = Order { job_id: config.job_id, user, mount_point, unsaved, purge, despite };
@@ -370,7 +369,7 @@ fn act(action: Action) -> Result<ExitCode, CommandError> {
             let bases = Bases { control: config.control_base, caches: config.cache_bases };
             let alive = alive.map_or(Ok(Alive::Scheduler), |text| Alive::listed(&text))?;
             let (limit, save) = (Duration::from_secs(limit), save.map(Duration::from_secs));
-            let user = user.map(|_| Account::of_job(&config.claim)).transpose()?.map(|account| account.name);
+            let user = user.map(|_| Account::name_of_job(&config.claim)).transpose()?;
             let swept = jobs::sweep(&alive, user.as_deref(), &bases, &Manner { limit, save, discard });
             if let Ok(done) | Err(MountError::Left { done, .. }) = &swept {
                 tell(done);

@@ -79,6 +79,26 @@ impl Layers {
 }
 
 impl Account {
+    /// Whose directories `claim` means: what jobs have left is found by the user's name. Root may
+    /// name one whom this node does not know: the account was deleted, or who keeps the accounts
+    /// does not answer.
+    ///
+    /// # Errors
+    /// As [`Account::of`], but for such a name.
+    pub fn name_of(
+        claim: &Claim,
+        me: &Self,
+        by_name: impl Fn(&str) -> Option<Self>,
+        by_uid: impl Fn(u32) -> Option<Self>,
+    ) -> Result<String, ConfigError> {
+        let said = claim.given.as_ref().or(claim.name.as_ref()).filter(|_| me.uid == 0);
+        let is_unknown = |said: &&Said| said.number().is_err() && by_name(&said.text).is_none();
+        match said.filter(is_unknown) {
+            Some(said) => Ok(said.text.clone()),
+            None => Self::of(claim, me, by_name, by_uid).map(|account| account.name),
+        }
+    }
+
     /// The user that `claim` tells of. Root may act for all, others (`me`) for themselves only.
     /// `by_name` and `by_uid` ask this node's users.
     ///
@@ -143,16 +163,48 @@ mod tests {
     }
 
     /// By --user, `SLURM_JOB_USER`, `_UID`, `_GID`; empty: not said.
-    fn of(me: &Account, words: [&str; 4]) -> Result<(String, u32, u32), String> {
+    fn claim(words: [&str; 4]) -> Claim {
         let said = |at: usize| Said {
             origin: Origin::Environment,
             parameter: ["SCR_USER_NAME", "SLURM_JOB_USER", "SLURM_JOB_UID", "SLURM_JOB_GID"][at],
             text: words[at].to_owned(),
         };
         let word = |at: usize| (!words[at].is_empty()).then(|| said(at));
-        let claim = Claim { given: word(0), name: word(1), uid: word(2), gid: word(3) };
-        let found = Account::of(&claim, me, |name| known(|a| a.name == name), |uid| known(|a| a.uid == uid));
+        Claim { given: word(0), name: word(1), uid: word(2), gid: word(3) }
+    }
+
+    fn of(me: &Account, words: [&str; 4]) -> Result<(String, u32, u32), String> {
+        let found =
+            Account::of(&claim(words), me, |name| known(|a| a.name == name), |uid| known(|a| a.uid == uid));
         found.map(|a| (a.name, a.uid, a.gid)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn root_may_name_one_who_has_no_account_any_more() {
+        let (root, ann) = (account("root", 0), account("ann", 1000));
+        let name = |me: &Account, words| {
+            let by_name = |name: &str| known(|a| a.name == name);
+            Account::name_of(&claim(words), me, by_name, |uid| known(|a| a.uid == uid))
+        };
+        for (words, found) in [
+            (["eve", "", "", ""], "eve"),
+            (["", "eve", "", ""], "eve"),
+            // Another has the number now.
+            (["", "eve", "1000", ""], "eve"),
+            (["eve", "ann", "1000", ""], "eve"),
+            (["ann", "", "", ""], "ann"),
+            (["1001", "", "", ""], "bob"),
+            (["4242", "", "", ""], "4242"),
+            (["", "", "4242", ""], "4242"),
+            (["", "", "", ""], "root"),
+        ] {
+            assert_eq!(name(&root, words).unwrap(), found, "{words:?}");
+        }
+        assert!(name(&root, ["", "ann", "1001", ""]).is_err());
+        assert_eq!(name(&ann, ["", "", "", ""]).unwrap(), "ann");
+        for other in ["eve", "bob", "root"] {
+            assert!(name(&ann, [other, "", "", ""]).is_err(), "{other}");
+        }
     }
 
     #[test]

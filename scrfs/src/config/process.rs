@@ -80,12 +80,34 @@ impl Account {
     /// # Errors
     /// As [`Account::of`].
     pub fn of_job(claim: &Claim) -> Result<Self, ConfigError> {
-        let account = |user: User| Self { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() };
-        let by_uid = |uid| User::from_uid(Uid::from_raw(uid)).ok().flatten().map(account);
-        let by_name = |name: &str| User::from_name(name).ok().flatten().map(account);
+        Self::of(claim, &Self::of_process(), Self::by_name, Self::by_uid)
+    }
+
+    /// Whose directories are meant, by what is said of the job's user ([`Account::name_of`]).
+    ///
+    /// # Errors
+    /// As [`Account::name_of`].
+    pub fn name_of_job(claim: &Claim) -> Result<String, ConfigError> {
+        Self::name_of(claim, &Self::of_process(), Self::by_name, Self::by_uid)
+    }
+
+    fn of_process() -> Self {
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        let me = by_uid(uid).unwrap_or(Self { name: uid.to_string(), uid, gid });
-        Self::of(claim, &me, by_name, by_uid)
+        Self::by_uid(uid).unwrap_or(Self { name: uid.to_string(), uid, gid })
+    }
+
+    fn by_name(name: &str) -> Option<Self> {
+        User::from_name(name).ok().flatten().map(Self::from)
+    }
+
+    fn by_uid(uid: u32) -> Option<Self> {
+        User::from_uid(Uid::from_raw(uid)).ok().flatten().map(Self::from)
+    }
+}
+
+impl From<User> for Account {
+    fn from(user: User) -> Self {
+        Self { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() }
     }
 }
 

@@ -117,6 +117,30 @@ fn a_sweep_asks_for_all_jobs_whatever_the_environment_says() {
     });
 }
 
+/// Its account was deleted while it was mounted; or nobody says now who has accounts.
+#[test]
+fn a_job_of_somebody_without_an_account_is_cleared_away() {
+    in_namespace(&[], |m| {
+        let cache = |id: &str| m.dir.path().join(format!("cache/nobodys/scr.{id}"));
+        for id in ["90", "91"] {
+            run(prolog(m, id, &["mount"])
+                .env("SLURM_JOB_USER", "nobodys")
+                .env("SCRFS_MOUNT", m.dir.path().join(id)));
+            assert!(cache(id).exists());
+        }
+        let hook = |words: &[&str]| {
+            let mut command = prolog(m, "1", words);
+            run(command.env_remove("SLURM_JOB_UID").env_remove("SLURM_JOB_GID").args(["--user", "nobodys"]))
+        };
+        hook(&["umount", "--job-id", "90", "--purge"]);
+        assert!(!cache("90").exists() && cache("91").exists());
+        hook(&["sweep", "--alive", "t"]);
+        assert!(!cache("91").exists());
+        let output = hook(&["umount", "--job-id", "90", "--purge"]);
+        assert!(String::from_utf8_lossy(&output.stderr).contains("nothing is here"), "{output:?}");
+    });
+}
+
 /// Killed when the test is done, however.
 struct Frozen(i32);
 
