@@ -151,7 +151,14 @@ fn end_gone(job: &Job, bases: &Bases, manner: &Manner) -> Result<Vec<String>, Mo
         Order { job_id, user, mount_point: None, unsaved, purge: true, despite }
     };
     // A job that is gone may have left a coordinator.
-    let ended = end(job, &order(manner.unsaved(), Despite::Coordinator), bases);
+    let ended =
+        end(job, &order(manner.unsaved(), Despite::Coordinator), bases).map_err(|error| match error {
+            // What it tells of may be unsaved, and whoever gives that up need not mend it first.
+            MountError::Record { path, problem } => {
+                MountError::NotSaved { job_id: job.id.clone(), why: format!("{}: {problem}", path.display()) }
+            }
+            other => other,
+        });
     if !manner.discard {
         return ended;
     }
@@ -355,5 +362,19 @@ mod tests {
         let lines = sweep(None, true).unwrap();
         let lost = |line: &String| line.contains("is lost: ") && line.ends_with("scr.7/dataset.3");
         assert!(lines.iter().any(lost) && !cache.exists(), "{lines:?}");
+
+        // A record that cannot be read may be of something that is not saved.
+        for record in [TABLE, super::super::stores::RECORD] {
+            std::fs::create_dir_all(cache.join("tree")).unwrap();
+            std::fs::create_dir_all(&control).unwrap();
+            std::fs::write(control.join(record), "{").unwrap();
+            let refused = sweep(None, false).unwrap_err();
+            let told = format!("job 7 of ann: not saved, so it stays: {}", control.join(record).display());
+            assert!(refused.to_string().starts_with(&told), "{refused}");
+            assert!(refused.hint().contains("--discard") && cache.exists(), "{}", refused.hint());
+            let lines = sweep(None, true).unwrap();
+            let lost = |line: &String| line.contains("is lost: ") && line.contains(record);
+            assert!(lines.iter().any(lost) && !cache.exists() && !control.exists(), "{lines:?}");
+        }
     }
 }
