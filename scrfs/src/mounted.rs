@@ -31,6 +31,8 @@ pub struct Mounted {
     pub source: OsString,
     /// Of a FUSE mount: the user who mounted it.
     pub owner: Option<u32>,
+    /// Nothing there can be executed: who mounts can ask for that.
+    pub noexec: bool,
 }
 
 impl Mounted {
@@ -132,6 +134,7 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = Mounted> {
             fs_type: String::from_utf8_lossy(fields.get(end + 1)?).into_owned(),
             source: unescape(fields.get(end + 2)?),
             owner: fields.get(end + 3).and_then(|options| owner(options)),
+            noexec: fields.get(5)?.split(|&b| b == b',').any(|option| option == b"noexec"),
         })
     })
 }
@@ -170,12 +173,13 @@ mod tests {
              broken line\n\
              37 35 0:4 / /proc rw - proc proc rw\n\
              38 35 0:5 / /with\\134slash rw - fuse.scrfs scrfs@/c rw\n\
-             39 35 0:6 / /rel rw - fuse.scrfs scrfs@relative rw\n"
+             39 35 0:6 / /rel rw,noexec,relatime - fuse.scrfs scrfs@relative rw\n"
         );
         let mounts: Vec<Mounted> = parse(table.as_bytes()).collect();
         assert_eq!(mounts.len(), 4);
         assert_eq!((mounts[0].mount_point.as_path(), mounts[0].device.as_str()), (Path::new("/a b"), "98:0"));
         assert_eq!((mounts[0].id, mounts[3].id), (36, 39));
+        assert!(mounts[3].noexec && !mounts[0].noexec);
         assert_eq!(mounts[0].control_directory(), Some(PathBuf::from("/dev/shm/u/scr.1")));
         assert_eq!(mounts[1].control_directory(), None);
         assert_eq!((mounts[0].owner, mounts[1].owner), (Some(me), None));

@@ -22,10 +22,11 @@ use super::{MountError, failed};
 const DEVICE: &str = "/dev/fuse";
 
 /// Mounts at `mount_point` with `control` in its source; the descriptor is the connection.
-pub fn mount(mount_point: &Path, control: &Path) -> Result<OwnedFd, MountError> {
+/// `noexec`: nothing there can be executed.
+pub fn mount(mount_point: &Path, control: &Path, noexec: bool) -> Result<OwnedFd, MountError> {
     let source = table::source_of(control);
     if !rustix::process::geteuid().is_root() {
-        return mount_by_helper(mount_point, &source);
+        return mount_by_helper(mount_point, &source, noexec);
     }
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| failed("cannot open", DEVICE)(e.into()))?;
@@ -38,7 +39,8 @@ pub fn mount(mount_point: &Path, control: &Path) -> Result<OwnedFd, MountError> 
     );
     let data =
         std::ffi::CString::new(options).map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    flags.set(MountFlags::NOEXEC, noexec);
     // What is opened stays what it is, whatever is renamed meanwhile.
     let target = open_path(mount_point).map_err(|e| failed("cannot mount at", mount_point)(e.into()))?;
     rustix::mount::mount(&source, named(&target), FS_TYPE, flags, Some(data.as_c_str()))
@@ -117,12 +119,13 @@ fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
 
 /// Without privileges: fusermount3 mounts and sends the descriptor over a socket. Other users see
 /// the mount only where /etc/fuse.conf has `user_allow_other`, so that is not asked for.
-fn mount_by_helper(mount_point: &Path, source: &OsStr) -> Result<OwnedFd, MountError> {
+fn mount_by_helper(mount_point: &Path, source: &OsStr, noexec: bool) -> Result<OwnedFd, MountError> {
     let io = |doing| failed(doing, mount_point);
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|e| io("no socket to mount")(e.into()))?;
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|e| io("no socket to mount")(e.into()))?;
-    let mut options = std::ffi::OsString::from("subtype=scrfs,default_permissions,nosuid,nodev,fsname=");
+    let mut options = std::ffi::OsString::from("subtype=scrfs,default_permissions,nosuid,nodev,");
+    options.push(if noexec { "noexec,fsname=" } else { "fsname=" });
     // A comma or backslash in the name would end it.
     options.push(source.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,"));
     let mut command = Command::new("fusermount3");

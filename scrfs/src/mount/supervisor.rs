@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use super::lives::{Life, Lives, Next, SHORT_LIFE};
 use super::lock::Lock;
 use super::places::Places;
+use super::table::Mounted;
 use super::terms::Terms;
 use super::{MountError, Options, device, failed, limits, mount_point, read_ahead, rights, stores, table};
 use crate::control::directory::SUPERVISOR_LOCK;
@@ -47,11 +48,11 @@ struct Device {
 }
 
 impl Device {
-    fn mount(options: &Options, places: &Places) -> Result<Self, MountError> {
+    fn mount(options: &Options, places: &Places, noexec: bool) -> Result<Self, MountError> {
         let io = || failed("cannot make", "the state memory");
         let state = memory::create().map_err(io())?;
         let keep = Keep::map(&state).map_err(io())?;
-        Ok(Self { connection: device::mount(&options.mount_point, &places.control)?, state, keep })
+        Ok(Self { connection: device::mount(&options.mount_point, &places.control, noexec)?, state, keep })
     }
 
     /// The kernel has ended the connection: it was unmounted, or aborted.
@@ -110,7 +111,7 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
     let (options, places) = &stores::settle(options, control)?;
     let signals = Signals::watch()?;
     let mut programs = Programs::new();
-    let mut device = Device::mount(options, places)?;
+    let mut device = Device::mount(options, places, false)?;
     let mut ready = Some(ready);
     let mut lives = Lives::default();
     loop {
@@ -176,13 +177,14 @@ fn hold(options: &Options, control: &Path, ready: impl FnOnce()) -> Result<(), M
                 });
             }
             Next::Worker(pause) | Next::Afresh(pause) => {
+                let noexec = this_mount(options, places).is_some_and(|mount| mount.noexec);
                 drop(device);
                 sweep(&options.mount_point);
                 // Requests in flight and open handles are lost to their programs; names and files
                 // are not.
                 tracing::error!("no worker can take over: mounting afresh");
                 let rest = signals.rest(pause);
-                device = match mount_afresh(options, places, &signals, &mut lives)? {
+                device = match mount_afresh(options, places, noexec, (&signals, &mut lives))? {
                     Some(device) => device,
                     None => return Ok(()),
                 };
@@ -219,15 +221,16 @@ fn serve(
     wait(worker, signals, || end_mount(options, places))
 }
 
-/// `None`: told to end before that was possible.
+/// `None`: told to end before that was possible. `noexec`: as the former mount was, which whoever
+/// had it made may have changed since.
 fn mount_afresh(
     options: &Options,
     places: &Places,
-    signals: &Signals,
-    lives: &mut Lives,
+    noexec: bool,
+    (signals, lives): (&Signals, &mut Lives),
 ) -> Result<Option<Device>, MountError> {
     loop {
-        let error = match Device::mount(options, places) {
+        let error = match Device::mount(options, places, noexec) {
             Ok(device) => return Ok(Some(device)),
             Err(error) => error,
         };
@@ -241,8 +244,13 @@ fn mount_afresh(
 
 /// This job's mount is where it was.
 fn is_mounted(options: &Options, places: &Places) -> bool {
+    this_mount(options, places).is_some()
+}
+
+/// This job's mount, if it is where it was.
+fn this_mount(options: &Options, places: &Places) -> Option<Mounted> {
     let mounted = table::mounted_at(&options.mount_point).ok().flatten();
-    mounted.is_some_and(|mount| mount.is_ours() && mount.names(&places.control))
+    mounted.filter(|mount| mount.is_ours() && mount.names(&places.control))
 }
 
 /// Descriptors that are readable once a signal came.

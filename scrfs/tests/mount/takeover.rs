@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::mount::{MsFlags, mount};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
@@ -487,6 +488,9 @@ fn a_worker_that_dies_by_its_own_fault_is_given_up_at_last() {
         fs::write(m.at("kept"), b"kept").unwrap();
         let open = File::open(m.at("kept")).unwrap();
         let afresh = || logs(m).contains("mounting afresh");
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        let remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
+        mount(None::<&str>, &m.mount_point, None::<&str>, remount | flags, None::<&str>).unwrap();
         for _ in 0..5 {
             assert!(!afresh());
             let worker = m.pid("worker.lock");
@@ -496,6 +500,9 @@ fn a_worker_that_dies_by_its_own_fault_is_given_up_at_last() {
         assert!(afresh());
         assert_eq!(open.metadata().unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
         wait_until("a new mount", || fs::read(m.at("kept")).is_ok());
+        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let point = format!(" {} rw,nosuid,nodev,noexec,", m.mount_point.display());
+        assert!(table.contains(&point), "{table}");
     });
 }
 
