@@ -69,7 +69,20 @@ fn one_flipped_bit_in_any_file_is_found_named_and_mended() {
     for node in 0..3 {
         assert_eq!(sums(&job, node, "ck"), written, "on node{node}");
     }
+    a_name_that_is_no_text(&cluster, &job);
     run.stop();
+}
+
+/// A scrub of all cannot ask for it, and says so; by its name it is scrubbed as any other.
+fn a_name_that_is_no_text(cluster: &Cluster, job: &Job<'_>) {
+    let name = "$(printf 'odd\\377')";
+    seal(job, name);
+    let all = scrub(job, 0, "");
+    assert!(all.code == 1 && all.err.contains("not scrubbed") && all.err.contains("odd"), "{all}");
+    assert!(all.out.contains("ck (dataset 1): all bytes"), "{all}");
+    assert!(scrub(job, 0, name).must().ends_with("(dataset 2): all bytes are as they were sealed"));
+    flip(cluster, "bits", 1, "tree/odd*/big.1");
+    assert!(scrub(job, 0, name).must().ends_with("(dataset 2): one member had bad bytes, and is rebuilt"));
 }
 
 #[test]

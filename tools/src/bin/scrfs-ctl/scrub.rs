@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use scrfs::control::{Flushable, Named};
-use scrfs::status::{NodeStatus, Scrubbed};
+use scrfs::status::{DatasetStatus, NodeStatus, Scrubbed};
 use scrfs_tools::node::Node;
 use scrfs_tools::output::{self, escaped};
 use scrfs_tools::{Failure, Outcome};
@@ -21,22 +21,26 @@ const LEFT: &str = "`scrfs-ctl events` on the nodes says why; where it was room,
 /// Scrubs a dataset, or all that are complete, one after the other; each for so long at most. What
 /// is bad and cannot be mended is a failure, after all have been looked at.
 pub(crate) fn scrub(node: &Node, dataset: Option<&OsStr>, limit: Duration, json: bool) -> Outcome {
-    let names: Vec<Vec<u8>> = match dataset {
-        Some(name) => vec![name.as_bytes().to_vec()],
+    let wanted: Vec<(Vec<u8>, Option<u64>)> = match dataset {
+        Some(name) => vec![(name.as_bytes().to_vec(), None)],
         None => complete(&node.status()?),
     };
-    if names.is_empty() {
+    if wanted.is_empty() {
         return Err(Failure::new("no dataset is sealed, so there is none to scrub")
             .hint("a dataset is sealed when its marker is set: `touch .complete` in its directory"));
     }
-    let (all, mut left) = (dataset.is_none(), Vec::new());
-    for name in names {
+    let (mut left, mut unnamed) = (Vec::new(), Vec::new());
+    for (name, id) in wanted {
         let plain = String::from_utf8_lossy(&name);
         let shown = escaped(&plain);
         let (named, report) = match one(node, &name, limit)? {
             Some(ended) => ended,
+            None if id.is_some_and(|id| is_there(node, id)) => {
+                unnamed.push(shown);
+                continue;
+            }
             // It makes room for newer ones while others are looked at.
-            None if all => continue,
+            None if id.is_some() => continue,
             None => {
                 return Err(Failure::new(format!("no dataset {shown} is in the caches"))
                     .hint("`scrfs-ctl list` names those that there are"));
@@ -51,17 +55,35 @@ pub(crate) fn scrub(node: &Node, dataset: Option<&OsStr>, limit: Duration, json:
         output::data(&format!("{text}\n"))?;
         left.extend(report.left.map(|_| shown));
     }
-    if left.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::new(format!("bad bytes are left in {}", left.join(", "))).hint(LEFT))
+    outcome(&left, &unnamed)
 }
 
-/// Newest first.
-fn complete(status: &NodeStatus) -> Vec<Vec<u8>> {
+/// `left`: those with bad bytes; `unnamed`: those that could not be asked for.
+fn outcome(left: &[String], unnamed: &[String]) -> Outcome {
+    let unasked =
+        format!("not scrubbed, as the status does not tell all of the name: {}", unnamed.join(", "));
+    match (left, unnamed) {
+        ([], []) => Ok(()),
+        ([], _) => {
+            Err(Failure::new(unasked).hint("a name that is no UTF-8 is to be given: scrfs-ctl scrub NAME"))
+        }
+        (left, unnamed) => {
+            let also = if unnamed.is_empty() { String::new() } else { format!("; {unasked}") };
+            Err(Failure::new(format!("bad bytes are left in {}{also}", left.join(", "))).hint(LEFT))
+        }
+    }
+}
+
+/// Names and ids, newest first. A byte that is no UTF-8 is another one in the name.
+fn complete(status: &NodeStatus) -> Vec<(Vec<u8>, Option<u64>)> {
     let mut found: Vec<_> = status.datasets.iter().filter(|dataset| dataset.is_complete()).collect();
     found.sort_by_key(|dataset| std::cmp::Reverse(dataset.id));
-    found.iter().map(|dataset| dataset.name.clone().into_bytes()).collect()
+    found.iter().map(|dataset| (dataset.name.clone().into_bytes(), Some(dataset.id))).collect()
+}
+
+/// A dataset that is not known by its name is in the caches all the same.
+fn is_there(node: &Node, id: u64) -> bool {
+    node.status().is_ok_and(|status| find(&status, id).is_some_and(DatasetStatus::is_complete))
 }
 
 fn in_words(report: &Scrubbed) -> String {
@@ -75,8 +97,9 @@ fn in_words(report: &Scrubbed) -> String {
 
 /// Asks for it, and waits until it has ended; `None` when it has left the caches.
 fn one(node: &Node, name: &[u8], limit: Duration) -> Outcome<Option<(Named, Scrubbed)>> {
-    let before = last(&node.status()?, name);
+    let before = node.status()?;
     let Some(named) = ask(node, name)? else { return Ok(None) };
+    let before = last(&before, named.id.0);
     let begun = Instant::now();
     let mut asked_in = None;
     loop {
@@ -100,9 +123,8 @@ fn one(node: &Node, name: &[u8], limit: Duration) -> Outcome<Option<(Named, Scru
 }
 
 /// When its last scrub ended.
-fn last(status: &NodeStatus, name: &[u8]) -> Option<u64> {
-    let of_name = status.datasets.iter().filter(|dataset| dataset.name.as_bytes() == name);
-    of_name.filter_map(|dataset| Some(dataset.scrubbed.as_ref()?.at_us)).max()
+fn last(status: &NodeStatus, id: u64) -> Option<u64> {
+    Some(find(status, id)?.scrubbed.as_ref()?.at_us)
 }
 
 /// `None`: it is not there.
@@ -133,5 +155,18 @@ mod tests {
         assert_eq!(in_words(&report(1, None)), "one member had bad bytes, and is rebuilt");
         assert_eq!(in_words(&report(2, None)), "2 members had bad bytes, and are rebuilt");
         assert_eq!(in_words(&report(2, Some("n1: f"))), "bad bytes are left: n1: f");
+    }
+
+    #[test]
+    fn one_that_could_not_be_asked_for_is_a_failure() {
+        let told = |left: &[&str], unnamed: &[&str]| {
+            let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+            outcome(&owned(left), &owned(unnamed)).err().map(|failure| failure.to_string())
+        };
+        assert_eq!(told(&[], &[]), None);
+        assert_eq!(told(&["a", "b"], &[]).as_deref(), Some("bad bytes are left in a, b"));
+        let unasked = "not scrubbed, as the status does not tell all of the name: c";
+        assert_eq!(told(&[], &["c"]).as_deref(), Some(unasked));
+        assert_eq!(told(&["a"], &["c"]), Some(format!("bad bytes are left in a; {unasked}")));
     }
 }
