@@ -66,13 +66,7 @@ fn await_flush(node: &Node, named: &Named, limit: Duration) -> Outcome {
     let name = escaped(String::from_utf8_lossy(&named.name));
     loop {
         let status = node.status()?;
-        let dataset = find(&status, named.id.0);
-        let Some(dataset) = dataset else {
-            return Err(Failure::new(format!(
-                "{name} has left the caches, and nothing tells that it is on the PFS"
-            ))
-            .hint("`ls` in the prefix shows what is there"));
-        };
+        let Some(dataset) = find(&status, named.id.0) else { return left_for_pfs(&status, named) };
         if dataset.flushed {
             return Ok(());
         }
@@ -105,6 +99,38 @@ fn await_flush(node: &Node, named: &Named, limit: Duration) -> Outcome {
     }
 }
 
+/// A dataset that is not in the caches any more is on the PFS: it may have left them at once.
+fn left_for_pfs(status: &NodeStatus, named: &Named) -> Outcome {
+    if status.on_pfs.as_ref().is_some_and(|gone| gone.id == named.id.0) {
+        return Ok(());
+    }
+    let name = escaped(String::from_utf8_lossy(&named.name));
+    Err(Failure::new(format!("{name} has left the caches, and nothing tells that it is on the PFS"))
+        .hint("`ls` in the prefix shows what is there"))
+}
+
 pub(crate) fn find(status: &NodeStatus, id: u64) -> Option<&DatasetStatus> {
     status.datasets.iter().find(|dataset| dataset.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::ids::DatasetId;
+    use scrfs::status::Elsewhere;
+
+    use super::*;
+    use crate::status::tests::node;
+
+    #[test]
+    fn one_that_has_left_the_caches_may_be_on_the_pfs() {
+        let named = |id| Named { id: DatasetId(id), name: b"ck".to_vec() };
+        let gone = Elsewhere { id: 2, name: "ck".to_owned() };
+        let left = NodeStatus { on_pfs: Some(gone), ..node(Vec::new()) };
+        assert!(left_for_pfs(&left, &named(2)).is_ok());
+        // An older generation of that name.
+        for (status, id) in [(&left, 3), (&node(Vec::new()), 2)] {
+            let refused = left_for_pfs(status, &named(id)).unwrap_err().to_string();
+            assert!(refused.contains("nothing tells that it is on the PFS"), "{refused}");
+        }
+    }
 }
