@@ -131,6 +131,25 @@ fn a_prefix_that_cannot_be_written_at_the_end(cluster: &Cluster, slurm: &Slurm<'
     job.goes_on_from_newest("--nodes=4", "");
 }
 
+/// For its exit code Slurm queues a job again, and says so when the last Epilog is done: the caches
+/// are there when it runs again, and go when it is over.
+#[test]
+fn a_job_that_is_queued_again_for_its_exit_code() {
+    let cluster = Cluster::up(1);
+    let slurm = Slurm::start(&cluster, SYSTEM);
+    let add = format!("echo RequeueExit=7 >>{}", Slurm::CONF);
+    cluster.head().run(&add).must();
+    slurm.client(0, "scontrol reconfigure").must();
+    let script = "[ -z \"$SLURM_RESTART_COUNT\" ] || { cat $SCRFS_MOUNT/seen; exit; }\n\
+                  echo kept >$SCRFS_MOUNT/seen; exit 7";
+    let batch = slurm.submit(JOB_UID, "exit", "--requeue --comment=scrfs", script);
+    wait::until_true("the second run", LIMIT, || {
+        slurm.field(&batch, "Restarts") == "1" && slurm.state(&batch) == "COMPLETED"
+    });
+    assert_eq!(slurm.output("exit", &batch), "kept\n", "{}", slurm.account("exit", &batch));
+    nothing_is_left(&cluster, [0]);
+}
+
 /// With `--no-kill` nothing runs in the allocation any more when its batch host is gone: the health
 /// check of those left puts it back into the queue, and it starts from the caches. One that a
 /// person holds has no batch host, and stays.
