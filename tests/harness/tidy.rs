@@ -450,9 +450,9 @@ const WIDE: [(&str, usize); 21] = [
     ("scrfs/src/status/mod.rs: DatasetStatus", 16),
     ("scrfs/src/status/mod.rs: NodeStatus", 26),
     ("tools/src/bin/scrfs-run/arguments.rs: Arguments", 18),
-    ("tools/src/bin/scrfs-run/arguments.rs: Job", 17),
+    ("tools/src/bin/scrfs-run/arguments.rs: Job", 16),
     ("tools/src/bin/scrfs-run/drive.rs: Driver", 14),
-    ("tools/src/bin/scrfs-run/supervise.rs: Supervisor", 45),
+    ("tools/src/bin/scrfs-run/supervise.rs: Supervisor", 46),
     ("tools/src/bin/scrfs-run/supervise/message.rs: Look", 15),
     ("tools/src/probe.rs: Report", 16),
 ];

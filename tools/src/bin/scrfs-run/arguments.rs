@@ -138,8 +138,6 @@ pub(crate) struct Job {
     /// `SCRFS_CHECKPOINT_PATH`, if it is set.
     pub(crate) checkpoint_path: Option<PathBuf>,
     pub(crate) prefix: PathBuf,
-    /// No dataset of earlier runs is presented.
-    pub(crate) fresh: bool,
     /// Who knows when the allocation ends, now.
     pub(crate) end_question: Option<Question>,
     pub(crate) flush_every: u32,
@@ -241,7 +239,7 @@ impl Arguments {
         environment.remove(OsStr::new(RUN_VARIABLE));
         let user_file = config.user_file.iter().map(|(name, text)| (name.into(), text.into()));
         let user_file = user_file.filter(|(name, _)| is_unset(&environment, name)).collect();
-        let fresh = self.fresh && !is_requeued(&environment);
+        plan.fresh = self.fresh && !is_requeued(&environment);
         let coordinator = self.coordinator.map(|path| absolute(&path)).transpose()?;
         let beside = beside_this_program()?;
         check_below(config.checkpoint_path.as_deref(), &mount)?;
@@ -259,7 +257,6 @@ impl Arguments {
             mount,
             checkpoint_path: config.checkpoint_path,
             prefix,
-            fresh,
             end_question: end.question,
             flush_every: config.flush_every,
             program: self.program,
@@ -353,6 +350,7 @@ impl Arguments {
             node_timeout: config.node_timeout,
             // Markers protect nothing then, and no dataset becomes complete.
             watchdog: if config.enable { config.relaunch.watchdog_timeout } else { Duration::ZERO },
+            fresh: false,
             end: EndPlan {
                 grace: config.ending.grace,
                 signal: signal_number(config.ending.signal)?,

@@ -146,7 +146,7 @@ impl Driver {
             answered: Arc::default(),
         };
         let log = Log::at(job.prefix.join(".scr/scrfs-run.log"));
-        let floor = job.fresh.then_some(u64::MAX);
+        let floor = job.plan.fresh.then_some(u64::MAX);
         Self {
             job,
             begun: Instant::now(),
@@ -347,8 +347,9 @@ impl Driver {
     fn carry_out(&mut self, wanted: Output) -> Option<u8> {
         match wanted {
             Output::Look { serial, hosts, sweep, doubt } => self.look(serial, hosts, sweep, doubt),
-            Output::StartCoordinators { hosts, start, keep } => {
-                let started = self.start_coordinators(&hosts, start, keep);
+            Output::StartCoordinators { hosts, program, start, keep } => {
+                let program = &hosts[..program.min(hosts.len())];
+                let started = self.start_coordinators(&hosts, program, start, keep);
                 self.tell_failed(Part::Coordinators, started);
             }
             Output::StartProgram { hosts, current, run } => {

@@ -18,6 +18,7 @@ mod serving;
 #[cfg(test)]
 mod tests;
 mod unsealed;
+mod wanting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,6 +29,7 @@ use self::halting::Halting;
 use self::hanging::Pulse;
 use self::meeting::Meeting;
 pub(crate) use self::message::{Count, Doubt, EndPlan, Input, Look, Output, Part, Plan, SaveError, Start};
+use self::wanting::Wanted;
 use crate::launcher::Refusal;
 
 /// Recoveries in a row that may fail before it is given up.
@@ -130,7 +132,7 @@ pub(crate) struct Supervisor {
     taken_back: BTreeMap<String, u64>,
     /// How often a launcher could not launch on a node since a dataset became complete.
     unlaunched: BTreeMap<String, u32>,
-    /// Nodes of this run.
+    /// Nodes of this run, on which coordinators run; the first ones run the program.
     used: Vec<String>,
     program_up: bool,
     coordinators: Coordinators,
@@ -157,6 +159,8 @@ pub(crate) struct Supervisor {
     unlaunched_runs: u32,
     /// The highest protected id ever seen.
     newest: u64,
+    /// Of the datasets that nodes have, the one that is to be presented.
+    wanted: Wanted,
     /// Runs in a row that protected nothing new.
     fruitless: u32,
     /// A run has ended since [`Supervisor::newest`] was last compared.
@@ -233,6 +237,7 @@ impl Supervisor {
             runs: 0,
             unlaunched_runs: 0,
             newest: 0,
+            wanted: Wanted::default(),
             fruitless: 0,
             run_to_judge: false,
             named: Vec::new(),
@@ -342,7 +347,8 @@ impl Supervisor {
     fn start_coordinators(&mut self, start: Start, keep: bool, out: &mut Vec<Output>) {
         self.coordinators = Coordinators::Starting;
         self.attach_at = None;
-        out.push(Output::StartCoordinators { hosts: self.used.clone(), start, keep });
+        let program = self.program_hosts().len();
+        out.push(Output::StartCoordinators { hosts: self.used.clone(), program, start, keep });
     }
 
     fn program_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {

@@ -283,6 +283,7 @@ impl Driver {
     pub(super) fn start_coordinators(
         &mut self,
         hosts: &[String],
+        program: &[String],
         start: Start,
         keep: bool,
     ) -> Result<(), Refusal> {
@@ -298,7 +299,8 @@ impl Driver {
             set.push(("SCRFS_KEEP_UNSEALED", "1".into()));
         }
         let restart = Restart { not_before: self.floor.unwrap_or(0), name: job.token.name.clone() };
-        let line = job.lines.coordinators(hosts, &job.coordinator, start, &job.mount, &restart, &set);
+        let binary = &job.coordinator;
+        let line = job.lines.coordinators((hosts, program), binary, start, &job.mount, &restart, &set);
         self.start(Part::Coordinators, &line, Streams::Piped).map_err(|e| cannot_start(&line, &e))?;
         let (started, queue, log) = (self.starts, self.queue.clone(), self.log.clone());
         let fence = self.job.lines.service.fence().filter(|_| !self.job.raw_launcher_output);

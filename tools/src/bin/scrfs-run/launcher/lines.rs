@@ -99,10 +99,10 @@ impl Lines {
     }
 
     /// One coordinator on each host: unbound, idle without spinning, untouched by the program's MPI
-    /// settings.
+    /// settings. The program runs on some of the hosts, or all.
     pub(crate) fn coordinators(
         &self,
-        hosts: &[String],
+        (hosts, program): (&[String], &[String]),
         binary: &Path,
         start: Start,
         mount: &Path,
@@ -113,8 +113,7 @@ impl Lines {
             Start::Restart => "--restart",
             Start::Attach => "--attach",
         };
-        // The program runs where its coordinators do.
-        let program_hosts = hosts.join(",");
+        let program_hosts = program.join(",");
         let restart = restart.arguments();
         let mut command: Vec<&OsStr> = vec![
             binary.as_ref(),

@@ -64,7 +64,7 @@ fn program(launcher: Arc<dyn Launcher>) -> CommandLine {
 fn coordinators(launcher: Arc<dyn Launcher>) -> CommandLine {
     let set = [("SCRFS_RUN_TOKEN", "t1".into())];
     lines(launcher).coordinators(
-        &hosts(),
+        (&hosts(), &hosts()),
         "/opt/scrfs-coordinator".as_ref(),
         Start::Attach,
         "/scr".as_ref(),

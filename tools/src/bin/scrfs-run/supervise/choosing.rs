@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use super::wanting::held;
 use super::{After, Doubt, HALTED, Look, Output, Phase, Start, Supervisor, doubting};
 
 /// Hints.
@@ -123,6 +124,7 @@ impl Supervisor {
         } else {
             self.fruitless += u32::from(judged);
         }
+        self.wanted.learn(nodes);
         if let Some(reason) = halted {
             return self.stay_halted(now, &reason, out);
         }
@@ -138,7 +140,7 @@ impl Supervisor {
         }
         let live: Vec<String> =
             self.plan.hosts.iter().filter(|h| !self.excluded.contains(*h)).cloned().collect();
-        let last = if self.used.is_empty() { self.plan.nodes } else { self.used.len() };
+        let last = if self.used.is_empty() { self.plan.nodes } else { self.program_hosts().len() };
         let least = self.plan.min_nodes.unwrap_or(last).max(1);
         if live.len() < least {
             if self.ask_named(out) {
@@ -149,6 +151,7 @@ impl Supervisor {
             return self.give_up(now, &why, remedy(nodes), out);
         }
         self.used = self.first_of(&live, nodes, out);
+        self.wanted.note_unused(&self.used, nodes);
         self.start = Start::Restart;
         let spares = live.len() - self.used.len();
         self.tell_unsealed(nodes, out);
@@ -161,7 +164,8 @@ impl Supervisor {
         self.runs.saturating_sub(self.unlaunched_runs)
     }
 
-    /// As many of `live` as run the program, in their order. First come nodes that hold a protected
+    /// As many of `live` as run the program, in their order, and where the newest dataset could not be
+    /// had without them, all that hold it. First come nodes that hold a protected
     /// dataset, the newest before others: coordinators do not run on nodes that are left out, so
     /// what is there would be as good as lost. Of the rest those come last that the scheduler takes
     /// out of use.
@@ -172,7 +176,10 @@ impl Supervisor {
         let keeps = |host: &String| held(looks.get(host)?).filter(|_| replaced != Some(host));
         let mut order: Vec<&String> = live.iter().collect();
         order.sort_by_key(|host| (Reverse(keeps(host)), leaving(host).is_some()));
-        let chosen: BTreeSet<&String> = order.into_iter().take(self.plan.nodes.max(1)).collect();
+        let newest = order.first().and_then(|host| keeps(host)).filter(|_| self.wanted.reaches_out);
+        let holders = newest.map_or(0, |newest| order.iter().filter(|h| keeps(h) == Some(newest)).count());
+        let most = self.plan.nodes.max(holders).max(1);
+        let chosen: BTreeSet<&String> = order.into_iter().take(most).collect();
         for (host, state) in live.iter().filter_map(|host| Some((host, leaving(host)?))) {
             let how = match (chosen.contains(host), keeps(host)) {
                 (false, _) => "is used last",
@@ -218,12 +225,6 @@ fn remedy(nodes: &[Look]) -> &'static str {
     } else {
         nodes.iter().find_map(|n| n.remedy).unwrap_or(MORE_HOSTS)
     }
-}
-
-/// How new what a node holds is: a later epoch's is newer whatever its id. `None`: it holds
-/// nothing.
-fn held(node: &Look) -> Option<(u64, u64)> {
-    (node.held_by > 0).then_some((node.epoch, node.newest))
 }
 
 /// Of the holders of the newest dataset the one that the scheduler takes out of use and that

@@ -55,7 +55,7 @@ impl Supervisor {
         }
         if let Some(pulse) = self.pulse.as_mut().filter(|pulse| pulse.at <= now) {
             pulse.at = now + pulse.pause.max(ANSWER);
-            out.push(Output::CountProcesses { run: self.runs, hosts: self.used.clone() });
+            out.push(Output::CountProcesses { run: self.runs, hosts: self.program_hosts() });
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{After, Coordinators, Doubt, Look, Output, Part, Phase, SaveError, Start, Supervisor};
+use super::{After, Coordinators, Look, Output, Part, Phase, SaveError, Supervisor};
 use crate::launcher::Refusal;
 
 /// A launcher that cannot launch says so within this time. What says so later is none.
@@ -57,27 +57,6 @@ impl Supervisor {
             Phase::Idle | Phase::Looking | Phase::LookingToEnd(_) | Phase::Finished => return,
         }
         out.push(Output::Hurry);
-    }
-
-    /// Too few nodes are left: those that somebody has named as lost are asked whether that is so.
-    /// One that is named again is not asked again before something new was protected. False: there
-    /// is nobody to ask.
-    pub(super) fn ask_named(&mut self, out: &mut Vec<Output>) -> bool {
-        let mut named = std::mem::take(&mut self.unasked);
-        named.retain(|host| self.taken_back.get(host).is_none_or(|newest| *newest < self.newest));
-        if named.is_empty() {
-            return false;
-        }
-        self.excluded.retain(|host| !named.contains(host));
-        self.taken_back.extend(named.iter().map(|host| (host.clone(), self.newest)));
-        // They may have come back empty: what is theirs is to be rebuilt.
-        self.start = Start::Restart;
-        let named = named.into_iter().collect::<Vec<_>>().join(" ");
-        out.push(Output::Say(format!(
-            "too few nodes are left: whether {named} can be used is asked once more"
-        )));
-        self.look(Doubt::OfOne, out);
-        true
     }
 
     /// A launcher whose daemons do not stand yet takes daemons that end because of a lost node for

@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) watchdog: Duration,
     /// Within this time coordinators find a node that is dead.
     pub(crate) node_timeout: Duration,
+    /// `--fresh`: datasets that were there before are not wanted.
+    pub(crate) fresh: bool,
     /// How it ends.
     pub(crate) end: EndPlan,
 }
@@ -242,6 +244,8 @@ pub(crate) enum Output {
     StartCoordinators {
         /// Where.
         hosts: Vec<String>,
+        /// The program runs on so many of them, the first ones.
+        program: usize,
         /// How.
         start: Start,
         /// What is not sealed stays, whatever the job asks for.

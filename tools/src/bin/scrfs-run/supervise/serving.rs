@@ -28,7 +28,10 @@ impl Supervisor {
         self.deadline = None;
         let presents = std::mem::replace(&mut self.start, Start::Attach) == Start::Restart;
         let (id, current) = current.unzip();
-        match self.phase {
+        let presented = id.zip(current.as_deref());
+        let phase = self.phase;
+        match phase {
+            Phase::Recovering if self.reaches_out(now, presented, out) => {}
             Phase::Recovering => {
                 // It may come from the prefix, which no look at the nodes has told of: a former run
                 // has protected it.
@@ -49,7 +52,7 @@ impl Supervisor {
                     Some(name) => format!("the program can restart from {}", escaped(name.display())),
                     None => "no checkpoint: the program starts from the beginning".to_owned(),
                 }));
-                out.push(Output::StartProgram { hosts: self.used.clone(), current, run: self.runs });
+                out.push(Output::StartProgram { hosts: self.program_hosts(), current, run: self.runs });
             }
             Phase::Running => out.push(Output::Say("coordinators are back".to_owned())),
             Phase::Saving(end) if presents => self.presented(now, end, current.as_deref(), out),
@@ -64,7 +67,8 @@ impl Supervisor {
         let why = error.clone().or(failure).unwrap_or_else(|| format!("exit code {code}"));
         let former = std::mem::replace(&mut self.coordinators, Coordinators::Down);
         let lived_well = former.lived_well(now);
-        match self.phase {
+        let phase = self.phase;
+        match phase {
             Phase::Recovering if code == SETTINGS => {
                 self.give_up(
                     now,
@@ -82,6 +86,7 @@ impl Supervisor {
             {
                 self.give_up(now, NO_COORDINATOR, NAME_ANOTHER, out);
             }
+            Phase::Recovering if code == LACKS && self.reaches_out(now, None, out) => {}
             Phase::Recovering if code == LACKS => {
                 let why = "the checkpoint cannot be presented yet, and the program is not started without it";
                 self.give_up(now, why, SEE_COORDINATORS, out);

@@ -2,6 +2,7 @@ mod doubting;
 mod ending;
 mod losing;
 mod progress;
+mod wanting;
 
 use scrfs_tools::probe::Living;
 
@@ -28,6 +29,7 @@ fn plan() -> Plan {
         launcher_timeout: Duration::ZERO,
         node_timeout: Duration::from_secs(30),
         watchdog: Duration::ZERO,
+        fresh: false,
         end: EndPlan {
             grace: Duration::ZERO,
             signal: 10,
