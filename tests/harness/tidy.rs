@@ -453,8 +453,8 @@ const WIDE: [(&str, usize); 21] = [
     ("tools/src/bin/scrfs-run/arguments.rs: Job", 16),
     ("tools/src/bin/scrfs-run/drive.rs: Driver", 14),
     ("tools/src/bin/scrfs-run/supervise.rs: Supervisor", 46),
-    ("tools/src/bin/scrfs-run/supervise/message.rs: Look", 15),
-    ("tools/src/probe.rs: Report", 16),
+    ("tools/src/bin/scrfs-run/supervise/message.rs: Look", 16),
+    ("tools/src/probe.rs: Report", 17),
 ];
 
 /// Parts of the library that import one another.

@@ -28,6 +28,9 @@ pub struct Report {
     /// Its daemon has merely not answered in time.
     #[serde(default)]
     pub late: bool,
+    /// Killed processes of the former run take their time to end, which is the problem.
+    #[serde(default)]
+    pub ending: bool,
     /// The highest id of a dataset that is protected there; 0 = none.
     pub newest: u64,
     /// The epoch of the coordinators that were attached last.

@@ -1,5 +1,6 @@
 //! `scrfs-ctl probe`: see [`scrfs_tools::probe`]. Its exit code is 0 whenever there is an answer.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read as _;
@@ -30,7 +31,8 @@ const RELOAD: Duration = Duration::from_secs(2);
 const SUCCESSION: Duration = Duration::from_secs(2);
 /// Until it is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long processes may take to end after KILL.
+/// So long after KILL one answer waits for processes to end. What takes longer is told; scrfs-run
+/// asks again.
 const SWEEP: Duration = Duration::from_secs(2);
 /// Looks for what was started while others were being ended.
 const ROUNDS_MAX: u32 = 20;
@@ -70,6 +72,7 @@ pub(crate) fn probe(mount: &Path, sweep: Option<&str>, checkpoint_path: Option<&
             let said = job.and_then(|job| said_by_prolog(Path::new(PROLOG_NOTES), &job));
             let reason = said.map(|said| format!(" ({said})")).unwrap_or_default();
             report.late = report.problem.is_none() && begun.elapsed() >= ANSWER;
+            report.ending = false;
             report.problem = Some(failure.message + &reason);
         }
     }
@@ -102,8 +105,12 @@ pub(crate) fn ended(mount: &Path, sweep: Option<&str>) -> Outcome {
 
 /// What carries the mark is ended.
 fn swept(token: &Token, report: &mut Report) {
-    match end_all(token) {
-        Ok((ended, orphans)) => (report.ended, report.orphans) = (ended, orphans),
+    match end_all(token, SWEEP) {
+        Ok(Swept { own, orphans, ending }) => {
+            (report.ended, report.orphans) = (own, orphans);
+            report.ending = ending.is_some();
+            report.problem = ending.map(|pid| format!("process {pid} of the former run does not end"));
+        }
         Err(failure) => report.problem = Some(failure.message),
     }
     report.foreign = foreign(token);
@@ -190,18 +197,29 @@ fn unsaved(status: &NodeStatus) -> Option<String> {
     Some(format!("{} (dataset {}, {bytes})", output::escaped(&newest.name), newest.id))
 }
 
-/// Kills every process of this run, and every one whose run is dead, until none is left. How many
-/// of each.
-fn end_all(token: &Token) -> Outcome<(u32, u32)> {
+/// What became of the processes of a run.
+#[derive(Debug, PartialEq, Eq)]
+struct Swept {
+    /// Processes of this run that have ended.
+    own: u32,
+    /// The same of runs that are dead.
+    orphans: u32,
+    /// A process that was killed and has not ended in time: much memory, or a GPU's, takes its time.
+    ending: Option<u32>,
+}
+
+/// Kills every process of this run, and every one whose run is dead, until none is left, or one
+/// takes longer than `limit` to end.
+fn end_all(token: &Token, limit: Duration) -> Outcome<Swept> {
     // From the first KILL: on a busy machine the look at all processes alone takes long.
     let mut begun = None;
-    let (mut own, mut orphans) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
+    let (mut own, mut orphans) = (BTreeSet::new(), BTreeSet::new());
+    let count = |set: &BTreeSet<u32>| u32::try_from(set.len()).unwrap_or(u32::MAX);
     for _ in 0..ROUNDS_MAX {
         let left: Vec<_> = marked().into_iter().filter(|found| token.outlives(&found.mark)).collect();
         if left.is_empty() {
             await_exiting();
-            let count = |set: std::collections::BTreeSet<u32>| u32::try_from(set.len()).unwrap_or(u32::MAX);
-            return Ok((count(own), count(orphans)));
+            return Ok(Swept { own: count(&own), orphans: count(&orphans), ending: None });
         }
         for found in &left {
             found.process.kill();
@@ -209,8 +227,8 @@ fn end_all(token: &Token) -> Outcome<(u32, u32)> {
         // While they end they may have started others: one more look.
         let begun = *begun.get_or_insert_with(Instant::now);
         for Marked { pid, process, mark } in left {
-            if !process.wait(SWEEP.saturating_sub(begun.elapsed())) {
-                return Err(Failure::new(format!("process {pid} of the former run does not end")).hint(HUNG));
+            if !process.wait(limit.saturating_sub(begun.elapsed())) {
+                return Ok(Swept { own: count(&own), orphans: count(&orphans), ending: Some(pid) });
             }
             if mark == *token {
                 own.insert(pid)
@@ -376,7 +394,7 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        assert_eq!(end_all(&ours).unwrap(), (1, 1));
+        assert_eq!(end_all(&ours, SWEEP).unwrap(), Swept { own: 1, orphans: 1, ending: None });
         let [one, two, third, fourth] = &mut children;
         one.wait().unwrap();
         two.wait().unwrap();
@@ -388,6 +406,26 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    /// No time at all: as one whose memory takes longer to be taken back than an answer may take.
+    #[test]
+    fn what_was_killed_and_has_not_ended_is_told_apart() {
+        let job = format!("test/ending.{}", std::process::id());
+        let token = Token { stamp: 1, pid: 1, host: "h1".into(), job, name: String::new() };
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .env(RUN_VARIABLE, token.to_string())
+            .spawn()
+            .unwrap();
+        while mark_of(child.id()).is_none() {
+            std::thread::yield_now();
+        }
+        let swept = end_all(&token, Duration::ZERO).unwrap();
+        // The kernel may be quicker.
+        assert!(swept.ending.is_none_or(|pid| pid == child.id()), "{swept:?}");
+        assert_eq!(swept.own, u32::from(swept.ending.is_none()));
+        child.wait().unwrap();
     }
 
     #[test]
@@ -447,7 +485,7 @@ mod tests {
             std::thread::yield_now();
         }
         let mut named = Vec::new();
-        end_all(&token).unwrap();
+        end_all(&token, SWEEP).unwrap();
         add_attached(&token, child.id(), &mut named);
         assert_eq!(named, [], "killed by its launcher, not yet ended");
         child.wait().unwrap();

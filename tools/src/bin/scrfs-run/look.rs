@@ -40,6 +40,8 @@ const LAST_LIMIT: Duration = Duration::from_secs(6);
 /// For how long all of a job's nodes may be out of a launcher's reach because the scheduler that it
 /// asks is: restarted, or taken over by another host.
 const PATIENCE: Duration = Duration::from_mins(3);
+/// For how long killed processes may take to end: a hundred GB of memory, or a GPU's, takes its time.
+const ENDING: Duration = Duration::from_mins(2);
 /// Until it is asked again.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Launchers that ask at the same time.
@@ -91,7 +93,7 @@ impl Looker {
     ///
     /// A launcher that reaches no node because the scheduler does not answer, or that dies itself,
     /// says nothing of the nodes: that is told to `say`, and all are asked again, while `serial` is
-    /// the look that is awaited.
+    /// the look that is awaited. So are those alone on which killed processes have not ended.
     pub(crate) fn look(
         &self,
         serial: u64,
@@ -104,14 +106,41 @@ impl Looker {
         }
         let begun = Instant::now();
         let mut said = false;
-        loop {
+        let mut looks = loop {
             let (looks, why) = self.look_once(hosts, sweep, doubt);
-            let is_awaited = self.awaited.load(Ordering::Relaxed) == serial;
-            let Some(why) = why.filter(|_| is_awaited && begun.elapsed() < PATIENCE) else { return looks };
+            let is_waited_for = self.is_awaited(serial) && begun.elapsed() < PATIENCE;
+            let Some(why) = why.filter(|_| is_waited_for) else { break looks };
             if !std::mem::replace(&mut said, true) {
                 say(&format!("nodes cannot be asked, as {why}"));
             }
             std::thread::sleep(PAUSE);
+        };
+        self.await_ending(serial, &mut looks, sweep, say);
+        looks
+    }
+
+    fn is_awaited(&self, serial: u64) -> bool {
+        self.awaited.load(Ordering::Relaxed) == serial
+    }
+
+    fn await_ending(&self, serial: u64, looks: &mut [Look], sweep: bool, say: impl Fn(&str)) {
+        let begun = Instant::now();
+        let mut said = false;
+        loop {
+            let mut ending: Vec<&mut Look> = looks.iter_mut().filter(|look| look.ending).collect();
+            if ending.is_empty() || begun.elapsed() >= ENDING || !self.is_awaited(serial) {
+                return;
+            }
+            let hosts: Vec<String> = ending.iter().map(|look| look.host.clone()).collect();
+            if !std::mem::replace(&mut said, true) {
+                say(&format!("{}: killed processes of the former run are still ending", hosts.join(" ")));
+            }
+            std::thread::sleep(PAUSE);
+            let again = self.look_once(&hosts, sweep, Doubt::OfOne).0;
+            for (former, look) in ending.iter_mut().zip(again) {
+                let orphans = former.orphans.saturating_add(look.orphans);
+                **former = Look { orphans, ..look };
+            }
         }
     }
 
@@ -143,7 +172,13 @@ impl Looker {
         let is_right = self.answered.fetch_or(asked.found.iter().any(Option::is_some), Ordering::Relaxed);
         let is_away = blames_scheduler(scheduler_answers, &missing, &asked.restarting, is_right);
         let away = || "the scheduler does not answer or has just been started: waiting for it".to_owned();
-        let why = asked.crashed.take().or_else(|| is_away.then(away));
+        // Before something is started there, all of them alike: whoever reaches them is slow.
+        let is_slow =
+            sweep && is_right && !answering.is_empty() && answering.iter().all(|&at| asked.is_slow(at));
+        let name = self.lines.service.name();
+        let slow =
+            || format!("{name} brings no answer in time, though they answer a connection: asking again");
+        let why = asked.crashed.take().or_else(|| is_away.then(away)).or_else(|| is_slow.then(slow));
         (asked.looks(hosts), why)
     }
 
@@ -388,6 +423,8 @@ struct Asked {
     leaving: Vec<Option<String>>,
     /// Those of which the scheduler says what it says after a restart of its own.
     restarting: BTreeSet<usize>,
+    /// Those that merely have not answered in time.
+    slow: BTreeSet<usize>,
     /// A launcher died itself.
     crashed: Option<String>,
     /// Neither is one of them here nor does any answer a connection: whatever coordinators on them
@@ -404,6 +441,7 @@ impl Asked {
             reasons: vec![(String::new(), true, None); hosts.len()],
             leaving: vec![None; hosts.len()],
             restarting: BTreeSet::new(),
+            slow: BTreeSet::new(),
             crashed: None,
             is_cut_off: false,
         };
@@ -426,6 +464,7 @@ impl Asked {
             Ok(report) => self.found[at] = Some(report),
             Err(silence) => {
                 self.restarting.extend(silence.is_of_a_restart().then_some(at));
+                self.slow.extend(matches!(silence, Silence::TooSlow(_)).then_some(at));
                 let is_crash = matches!(silence, Silence::Crashed(..));
                 self.reasons[at] = (silence.to_string(), is_crash || !self.is_cut_off, silence.remedy());
                 if is_crash {
@@ -433,6 +472,11 @@ impl Asked {
                 }
             }
         }
+    }
+
+    /// Neither it nor its daemon has answered in time.
+    fn is_slow(&self, at: usize) -> bool {
+        self.found[at].as_ref().map_or_else(|| self.slow.contains(&at), |report| report.late)
     }
 
     fn looks(self, hosts: &[String]) -> Vec<Look> {
@@ -450,6 +494,7 @@ fn of_report(host: &str, report: Report, leaving: Option<String>) -> Look {
         host: host.to_owned(),
         problem: report.problem,
         silent: report.late,
+        ending: report.ending,
         remedy: None,
         leaving,
         newest: report.newest,

@@ -335,6 +335,7 @@ impl Supervisor {
         self.named.clear();
         (self.refusal, self.launcher_error) = (None, None);
         self.suspects = false;
+        self.doubted.clear();
         self.phase = Phase::Recovering;
         self.deadline = Some(now + self.plan.ready_limit);
         self.tell_at = Some(now + TELL);

@@ -111,3 +111,36 @@ fn this_host_needs_no_launcher_to_be_asked_while_a_program_runs() {
     looker.look(0, &hosts, (true, Doubt::OfOne), |_| ());
     assert!(std::fs::read_to_string(&file).unwrap().contains("here"));
 }
+
+/// As ranks with much memory are.
+#[test]
+fn a_node_on_which_killed_processes_are_still_ending_is_asked_until_they_have_ended() {
+    let place = tempfile::tempdir().unwrap();
+    let mark = place.path().join("asked").display().to_string();
+    let problem = Some("process 7 of the former run does not end".to_owned());
+    let ending =
+        Report { host: "n1".to_owned(), problem, ending: true, orphans: 2, ..Report::default() }.line();
+    let good = Report { host: "n1".to_owned(), newest: 7, ..Report::default() }.line();
+    let (ending, good) = (ending.trim_end(), good.trim_end());
+    let script = format!("if test -e {mark}; then echo '{good}'; else touch {mark}; echo '{ending}'; fi");
+    let told = scrfs::lock::Mutex::leaf(Vec::new());
+    let say = |text: &str| told.lock().push(text.to_owned());
+    let looks = looker(&script).look(0, &["n1".to_owned()], (true, Doubt::None), say);
+    assert_eq!((looks[0].problem.as_deref(), looks[0].newest, looks[0].orphans), (None, 7, 2));
+    assert_eq!(*told.lock(), ["n1: killed processes of the former run are still ending"]);
+    // Nobody waits for this look.
+    std::fs::remove_file(&mark).unwrap();
+    let looks = looker(&script).look(1, &["n1".to_owned()], (true, Doubt::None), |_| ());
+    assert!(looks[0].ending && looks[0].problem.is_some(), "{looks:?}");
+}
+
+#[test]
+fn nodes_are_slow_whose_daemon_is_late_or_who_do_not_answer_in_time() {
+    let hosts = ["n1", "n2", "n3", "n4"].map(str::to_owned);
+    let mut asked = Asked::of(&hosts, &BTreeMap::new());
+    asked.take(0, Err(Silence::TooSlow(LIMIT)));
+    asked.take(1, Ok(Report { late: true, ..Report::default() }));
+    asked.take(2, Ok(Report::default()));
+    asked.take(3, Err(Silence::Unreachable("no route".to_owned())));
+    assert_eq!([0, 1, 2, 3].map(|at| asked.is_slow(at)), [true, true, false, false]);
+}

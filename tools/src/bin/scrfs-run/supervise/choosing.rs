@@ -47,7 +47,8 @@ impl Supervisor {
     ) {
         let (in_doubt, gone) = self.judge(nodes);
         let mut lost_used = false;
-        for (host, problem) in gone {
+        for (node, problem) in gone {
+            let host = &node.host;
             // A launcher that its scheduler ends too says nothing of it; and it may hold what is
             // to be named.
             if self.signalled.is_some() && matches!(self.phase, Phase::Naming(_)) {
@@ -59,6 +60,10 @@ impl Supervisor {
                     out.push(Output::Explained);
                 }
                 lost_used |= self.used.contains(host);
+                // Nobody but this look says so: it is asked once more before too little is left.
+                if node.silent || node.ending {
+                    self.unasked.insert(host.clone());
+                }
             }
         }
         if matches!(self.phase, Phase::Looking | Phase::LookingToEnd(_) | Phase::Checking) {
@@ -87,8 +92,11 @@ impl Supervisor {
                 self.clear(now, After::Look, out);
                 out.push(Output::Hurry);
             }
-            Phase::Recovering => self.watch_on(now),
-            Phase::Running => self.tell_in_doubt(&in_doubt, out),
+            Phase::Recovering => {
+                self.watch_on(now);
+                self.doubt_later(now, &in_doubt, out);
+            }
+            Phase::Running => self.tell_in_doubt(&in_doubt, "the program", out),
             Phase::Checking if lost_used => self.lost_at_the_end(now, out),
             Phase::Checking if self.is_to_be_checked_again(now, &in_doubt) => {
                 self.deadline = Some(now + doubting::AGAIN);

@@ -67,15 +67,33 @@ impl Supervisor {
         matches!(self.phase, Phase::Running | Phase::Checking) && self.is_settled()
     }
 
+    /// Coordinators that recover on this node have met, so they watch one another: a second look,
+    /// so long after the first that they would have found it dead, decides.
+    fn may_answer_later(&self, host: &String) -> bool {
+        let have_met = !self.meeting.is_awaited() && !self.meeting.has_failed();
+        let recover = self.phase == Phase::Recovering && self.coordinators == Coordinators::Starting;
+        recover && have_met && !self.doubted.contains(host)
+    }
+
+    /// Nodes do not answer although coordinators that recover on them have met.
+    pub(super) fn doubt_later(&mut self, now: Duration, hosts: &[&String], out: &mut Vec<Output>) {
+        self.tell_in_doubt(hosts, "recovery", out);
+        self.doubted.retain(|host| hosts.contains(&host));
+        if !hosts.is_empty() {
+            self.doubt_at = Some(now + self.plan.node_timeout);
+        }
+    }
+
     /// The nodes in doubt, that merely do not answer while coordinators answer for them; and those
     /// that are gone, each with its problem.
-    pub(super) fn judge<'a>(&self, nodes: &'a [Look]) -> (Vec<&'a String>, Vec<(&'a String, &'a String)>) {
+    pub(super) fn judge<'a>(&self, nodes: &'a [Look]) -> (Vec<&'a String>, Vec<(&'a Look, &'a String)>) {
         let vouch = self.coordinators_vouch();
-        let is_in_doubt = |node: &&Look| vouch && node.silent && self.used.contains(&node.host);
+        let may_live = |node: &Look| vouch || self.may_answer_later(&node.host);
+        let is_in_doubt = |node: &&Look| node.silent && self.used.contains(&node.host) && may_live(node);
         let with_problem = || nodes.iter().filter(|node| node.problem.is_some());
         let in_doubt = with_problem().filter(is_in_doubt).map(|node| &node.host).collect();
         let gone = with_problem().filter(|node| !is_in_doubt(node));
-        let gone = gone.filter_map(|node| Some((&node.host, node.problem.as_ref()?))).collect();
+        let gone = gone.filter_map(|node| Some((node, node.problem.as_ref()?))).collect();
         (in_doubt, gone)
     }
 
@@ -85,7 +103,7 @@ impl Supervisor {
     }
 
     /// Once for each node and run.
-    pub(super) fn tell_in_doubt(&mut self, hosts: &[&String], out: &mut Vec<Output>) {
+    pub(super) fn tell_in_doubt(&mut self, hosts: &[&String], what: &str, out: &mut Vec<Output>) {
         let new: Vec<&str> = hosts
             .iter()
             .filter(|host| self.doubted.insert((**host).clone()))
@@ -93,7 +111,7 @@ impl Supervisor {
             .collect();
         if !new.is_empty() {
             out.push(Output::Say(format!(
-                "{}: no answer through the launcher; the coordinators run, so the program goes on",
+                "{}: no answer through the launcher; the coordinators run, so {what} goes on",
                 new.join(" ")
             )));
         }

@@ -96,6 +96,8 @@ pub(crate) struct Look {
     /// The problem is merely that nobody has answered in time: neither the node nor the scheduler
     /// says that it is gone.
     pub(crate) silent: bool,
+    /// The problem is merely that killed processes have not ended.
+    pub(crate) ending: bool,
     /// What a person can do about it, where that is not about the node.
     pub(crate) remedy: Option<&'static str>,
     /// The scheduler's word, if no new job is to use it; this one still may.

@@ -64,6 +64,47 @@ fn silence_counts_where_no_coordinators_answer_for_the_nodes() {
     s.looked_as(no_answer(&["n2"], 0)).expect(&["stop coordinators", "hurry"]);
 }
 
+/// They watch one another, and a launcher may be slow for longer than a look takes.
+#[test]
+fn a_node_on_which_coordinators_have_met_is_left_out_at_the_second_look() {
+    let doubted = || {
+        let mut s = Story::of(plan());
+        s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]).tell(Input::Met);
+        s.after(25).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+        s.after(16).looked_as(no_answer(&["n1", "n2"], 0)).expect(&[]);
+        assert!(s.said().contains("n1 n2: no answer through the launcher"), "{}", s.said());
+        s.after(29).tell(Input::Tick).expect(&[]);
+        s.after(1).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+        s
+    };
+    doubted().looked_as(no_answer(&["n2"], 0)).expect(&["stop coordinators", "hurry"]);
+    // Whoever answers meanwhile begins anew.
+    let mut s = doubted();
+    s.looked_as(no_answer(&[], 0)).after(60).tell(Input::Tick).expect(&["look n0 n1 n2 n3"]);
+    s.looked_as(no_answer(&["n2"], 0)).expect(&[]);
+    // One that somebody names is lost at once.
+    s.tell(lost("n2")).expect(&["stop coordinators", "hurry"]);
+}
+
+/// A look's word alone leaves nobody out for good.
+#[test]
+fn nodes_that_a_look_alone_has_left_out_are_asked_before_the_job_is_given_up() {
+    let silent = |host: &str| Look { silent: true, ..problem(host) };
+    let ending = |host: &str| Look { ending: true, ..problem(host) };
+    for (n0, n1) in [(silent("n0"), silent("n1")), (ending("n0"), ending("n1"))] {
+        let mut s = Story::running(plan());
+        s.tell(Input::ProgramEnded(9)).coordinators_end().looked_as(vec![n0, n1]);
+        s.expect(&["look+sweep n0 n1 n2 n3 n4"]).looked(&[], 5).expect(&["Restart n0 n1 n2 n3"]);
+    }
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(9)).coordinators_end();
+    s.looked_as(vec![problem("n0"), problem("n1")]).expect(&["finish 9"]);
+}
+
+fn problem(host: &str) -> Look {
+    Look { host: host.to_owned(), problem: Some("a problem".to_owned()), ..Look::default() }
+}
+
 /// An mpirun that has lost a node may end with 0. Coordinators find such a node in their time.
 #[test]
 fn exit_0_counts_when_coordinators_have_had_the_time_to_miss_a_node() {
