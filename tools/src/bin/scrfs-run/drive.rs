@@ -454,8 +454,12 @@ impl Folded {
 /// (`sbatch --signal`), XCPU comes at a limit.
 const ENDING: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, Signal::SIGXCPU as i32];
 
+/// What is ignored when this program starts stays so: nohup(1) ignores HUP, and a script's shell
+/// ignores INT and QUIT for what it starts in the background.
 fn watch_signals(queue: &Sender<Event>) -> Outcome {
-    let mut signals = signal_hook::iterator::Signals::new(ENDING)
+    let own = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let heeded = ENDING.into_iter().filter(|signal| !is_ignored(&own, *signal));
+    let mut signals = signal_hook::iterator::Signals::new(heeded)
         .map_err(|e| Failure::system("listening for signals", &e))?;
     let queue = queue.clone();
     spawn("signals", move || {
@@ -463,6 +467,13 @@ fn watch_signals(queue: &Sender<Event>) -> Outcome {
             drop(queue.send(Event::Tell(Input::Signal(u8::try_from(signal).unwrap_or(0)))));
         }
     })
+}
+
+/// By the status of a process (proc_pid_status(5)).
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let mask =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome {
@@ -490,6 +501,21 @@ mod tests {
             folded.add(b"firewall");
             assert!(folded.take().is_empty());
         }
+    }
+
+    #[test]
+    fn what_is_ignored_at_the_start_is_known() {
+        // As nohup(1) leaves it, and as a shell does in the background.
+        for (mask, ignored) in [
+            ("0000000000000001", &[SIGHUP][..]),
+            ("0000000000001006", &[SIGINT, SIGQUIT]),
+            ("0000000000000000", &[]),
+        ] {
+            let status = format!("Name:\tscrfs-run\nSigIgn:\t{mask}\nSigCgt:\t00000001800044ff\n");
+            let found: Vec<i32> = ENDING.into_iter().filter(|signal| is_ignored(&status, *signal)).collect();
+            assert_eq!(found, ignored, "{mask}");
+        }
+        assert!(ENDING.into_iter().all(|signal| !is_ignored("", signal)));
     }
 
     #[test]
