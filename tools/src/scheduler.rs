@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use scrfs::bounded;
+pub use scrfs::config::hosts::short;
 
 use crate::{Failure, Outcome};
 
@@ -70,11 +71,6 @@ pub fn job(id: &str) -> Outcome<Option<ScheduledJob>> {
 fn chosen(mut jobs: Vec<ScheduledJob>, id: &str) -> Option<ScheduledJob> {
     let at = jobs.iter().position(|job| job.id == id).unwrap_or(0);
     (at < jobs.len()).then(|| jobs.swap_remove(at))
-}
-
-/// A host's name without its domain: the scheduler's lists and hosts themselves may differ in that.
-pub fn short(host: &str) -> &str {
-    host.split('.').next().unwrap_or_default()
 }
 
 /// Of whom jobs are asked for.

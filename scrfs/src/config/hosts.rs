@@ -1,12 +1,27 @@
 //! Lists of host names as schedulers write them: `node[1-3,7],login`.
 
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
 /// More hosts than this are a mistake.
 const HOSTS_MAX: usize = 100_000;
+
+/// A host's name without its domain: schedulers' lists and hosts themselves may differ in that. An
+/// address has none.
+pub fn short(host: &str) -> &str {
+    if host.parse::<IpAddr>().is_ok() { host } else { host.split('.').next().unwrap_or_default() }
+}
+
+/// Two names in a list that are one host's.
+pub fn twice(hosts: &[String]) -> Option<(&str, &str)> {
+    let mut seen: HashMap<&str, &str> = HashMap::new();
+    hosts.iter().find_map(|host| Some((seen.insert(short(host), host)?, host.as_str())))
+}
 
 /// The hosts of a list, in its order, each once. Separators are commas and blanks outside brackets.
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut hosts: Vec<String> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut named = 0;
     for item in split_outside_brackets(list)? {
         for host in expand_item(item)? {
@@ -107,6 +122,16 @@ mod tests {
         assert_eq!(expand("a,b c").unwrap(), ["a", "b", "c"]);
         assert_eq!(expand("n[08-11,3]x, n09x").unwrap(), ["n08x", "n09x", "n10x", "n11x", "n3x"]);
         assert_eq!(expand(" ").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_address_is_whole_and_a_host_is_in_a_list_once() {
+        for (host, name) in [("n1.site", "n1"), ("n1", "n1"), ("10.0.0.2", "10.0.0.2"), ("10.0", "10")] {
+            assert_eq!(short(host), name);
+        }
+        let list = |text: &str| expand(text).unwrap();
+        assert_eq!(twice(&list("n0,n1.site,n2,n1.other")), Some(("n1.site", "n1.other")));
+        assert_eq!(twice(&list("10.0.0.1,10.0.0.2,n1,n10,n1")), None);
     }
 
     #[test]

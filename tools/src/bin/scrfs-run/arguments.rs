@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use nix::sys::signal::Signal;
 use scrfs::bounded;
-use scrfs::config::{self, Config, Sources};
+use scrfs::config::{self, Config, Sources, hosts};
 use scrfs::control::AdviceRules;
 use scrfs::prefix::strangers;
 use scrfs_tools::probe::RUN_VARIABLE;
@@ -194,6 +194,7 @@ impl Arguments {
         for warning in &config.warnings {
             talk::tell(&format!("warning: {warning}"));
         }
+        let excluded = excluded(&config);
         let end = allocation::end(config.advice.end_time, &environment);
         let end_time = end.at;
         let mut plan = self.plan(&config, &end)?;
@@ -252,7 +253,7 @@ impl Arguments {
             enable: config.enable,
             plan,
             halt_rules,
-            excluded: config.exclude_nodes,
+            excluded,
             ranks_per_node,
             mount,
             checkpoint_path: config.checkpoint_path,
@@ -328,7 +329,14 @@ impl Arguments {
     }
 
     fn plan(&self, config: &Config, allocation: &allocation::End) -> Outcome<Plan> {
-        let usable = config.nodes.iter().filter(|h| !config.exclude_nodes.contains(h)).count();
+        if let Some((one, other)) = hosts::twice(&config.nodes) {
+            return Err(Failure::new(format!(
+                "{one} and {other} of the list of hosts (SCR_NODELIST) are one host"
+            ))
+            .hint("name each host once, all with their domain or all without")
+            .code(2));
+        }
+        let usable = config.nodes.len() - excluded(config).len();
         let nodes = self.nodes.map_or(usable.max(1), size);
         if nodes > usable || usable == 0 {
             let excluded = match config.nodes.len() - usable {
@@ -429,6 +437,12 @@ fn make_prefix(prefix: &Path, own: &Path) -> Outcome {
         )),
         _ => Ok(()),
     }
+}
+
+/// Hosts of the list that `SCR_EXCLUDE_NODES` names, with or without their domain.
+fn excluded(config: &Config) -> Vec<String> {
+    let is_named = |host: &&String| config.exclude_nodes.iter().any(|named| same_host(named, host));
+    config.nodes.iter().filter(is_named).cloned().collect()
 }
 
 fn signal_number(name: &str) -> Outcome<u8> {

@@ -39,6 +39,7 @@ fn nodes_that_are_there_are_not_given_up_for_their_scheduler() {
 #[test]
 fn hosts_with_and_without_domain() {
     assert!(same_host("n1.cluster", "n1") && same_host("n1", "n1") && !same_host("n1", "n10"));
+    assert!(!same_host("10.0.0.2", "10.0.0.3") && same_host("10.0.0.2", "10.0.0.2"));
 }
 
 /// A script in place of a launcher; `$1` is the list of hosts.
