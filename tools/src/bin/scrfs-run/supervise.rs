@@ -141,7 +141,7 @@ pub(crate) struct Supervisor {
     deadline: Option<Duration>,
     /// When to say again that recovery goes on.
     tell_at: Option<Duration>,
-    /// When to attach again.
+    /// When to attach again, or to start again what saves.
     attach_at: Option<Duration>,
     attach_failures: u32,
     recovery_failures: u32,
@@ -150,7 +150,7 @@ pub(crate) struct Supervisor {
     /// A launcher has named a node while coordinators started: all nodes are asked.
     suspects: bool,
     save_attaches: u32,
-    /// Launchers of what saves that have died themselves.
+    /// Launchers of what saves that have died themselves, and starts of it that have failed.
     save_crashes: u32,
     serial: u64,
     /// The program was started this many times.
@@ -275,6 +275,7 @@ impl Supervisor {
             Input::Met => {
                 self.meeting.is_over(now);
                 self.launcher_error = None;
+                self.met_to_save();
             }
             Input::Ready(current) => self.ready(now, current, &mut out),
             Input::Sealed => {
@@ -431,6 +432,7 @@ impl Supervisor {
     }
 
     fn on_time(&mut self, now: Duration, out: &mut Vec<Output>) {
+        self.save_again(now, out);
         if self.attach_at.is_some_and(|at| at <= now) && self.phase == Phase::Running {
             self.deadline = Some(now + ATTACH_LIMIT);
             self.doubt_at = Some(now + ATTACH_DOUBT);

@@ -18,8 +18,10 @@ use super::{
 const LAUNCH: Duration = Duration::from_secs(15);
 /// Starts of coordinators for the sake of saving.
 const ATTACHES_MAX: u32 = 3;
-/// Deaths of the launcher of what saves, in a job.
+/// Deaths of the launcher of what saves, in a job, and starts of that which failed without a word.
 const CRASHES_MAX: u32 = 3;
+/// After such a failure, until it is started again.
+const PAUSE: Duration = Duration::from_secs(2);
 /// For the nodes to say what they have.
 const NAMING_LIMIT: Duration = Duration::from_secs(30);
 /// Of the allocation's last seconds ([`LAST`]), those that are kept for naming what is not saved
@@ -95,13 +97,29 @@ impl Supervisor {
             Coordinators::Settled(_) => self.await_saved(now, end, out),
             Coordinators::Down => self.attach_to_save(now, end, out),
             // `ready` or their end comes.
-            Coordinators::Starting => self.deadline = Some(end.by.min(now + ATTACH_LIMIT)),
+            Coordinators::Starting if self.meeting.is_awaited() || self.start == Start::Attach => {
+                self.deadline = Some(end.by.min(now + ATTACH_LIMIT));
+            }
+            Coordinators::Starting => self.deadline = Some(end.by),
             Coordinators::Leaving => self.deadline = Some(end.by.min(now + LEAVE_LIMIT)),
         }
     }
 
+    /// Coordinators have met. Those of a restart have bytes to move before they are ready: they get
+    /// all the time that saving has.
+    pub(super) fn met_to_save(&mut self) {
+        if let (Phase::Saving(end), Start::Restart, Coordinators::Starting) =
+            (self.phase, self.start, self.coordinators)
+        {
+            self.deadline = Some(end.by);
+        }
+    }
+
     pub(super) fn await_saved(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
-        let Some(host) = self.used.first().cloned() else { return };
+        // The next one at each further try.
+        let at = usize::try_from(self.save_crashes).unwrap_or(0) % self.used.len().max(1);
+        let Some(host) = self.used.get(at).cloned() else { return };
+        self.attach_at = None;
         let limit = end.by.saturating_sub(now).max(Duration::from_secs(1));
         let newest = !self.plan.end.grace.is_zero();
         self.deadline = Some(self.in_allocation(now, limit + LAUNCH, NAMING));
@@ -130,9 +148,12 @@ impl Supervisor {
         self.start_coordinators(self.start, true, out);
     }
 
-    /// Who has something unsaved, and others until they are as many as run the program.
+    /// Who has something unsaved, and others until they are as many as run the program. What a look
+    /// has told before the last run is of no account: what that has protected is on its nodes.
     fn savers(&self) -> Vec<String> {
-        let has = |host: &&String| self.unsaved.values().any(|holders| holders.hosts.contains(*host));
+        let is_stale = self.unsaved_at < self.runs;
+        let told = |host: &String| self.unsaved.values().any(|holders| holders.hosts.contains(host));
+        let has = |host: &&String| if is_stale { self.used.contains(*host) } else { told(host) };
         let live = || self.plan.hosts.iter().filter(|host| !self.excluded.contains(*host));
         let holders = live().filter(has).count();
         let others = live().filter(|host| !has(host));
@@ -184,10 +205,26 @@ impl Supervisor {
                 let why = "its launcher was ended by a signal".to_owned();
                 self.saved(now, Err(SaveError::Failed(why)), out);
             }
+            // Coordinators live: another node may be asked.
+            Err(SaveError::Failed(why)) if now + PAUSE < end.by && self.save_crashes < CRASHES_MAX => {
+                out.push(Output::Say(format!("what is to save failed ({why}): once more")));
+                self.save_crashes += 1;
+                self.attach_at = Some(now + PAUSE);
+            }
             Err(SaveError::Failed(why)) => {
                 out.push(Output::Say(format!("not all is saved: {why}")));
                 self.ask_what_is_unsaved(now, End { code: failed(end.code), ..end }, out);
             }
+        }
+    }
+
+    /// What saves is started again, if its coordinators serve still.
+    pub(super) fn save_again(&mut self, now: Duration, out: &mut Vec<Output>) {
+        if let Phase::Saving(end) = self.phase
+            && self.attach_at.take_if(|at| *at <= now).is_some()
+            && self.is_settled()
+        {
+            self.await_saved(now, end, out);
         }
     }
 

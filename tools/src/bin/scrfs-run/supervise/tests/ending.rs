@@ -47,6 +47,19 @@ fn where_a_node_is_lost_its_part_is_rebuilt_first() {
     s.looked(&["n1"], 5).expect(&["Restart n0 n2 n3 n4"]);
     assert!(s.out.iter().any(|o| matches!(o, Output::StartCoordinators { keep: true, .. })), "{:?}", s.out);
     s.ready("ck.5").expect(&["save n0 60"]);
+    // Those that have met get the time that saving has; those that have not are started again.
+    for (met, expected) in [(true, &[][..]), (false, &["stop coordinators"])] {
+        let end = EndPlan { grace: Duration::from_mins(10), ..plan().end };
+        let mut s = Story::running(Plan { runs: Some(1), end, ..plan() });
+        s.tell(Input::ProgramEnded(205)).coordinators_end().looked(&["n1"], 5);
+        if met {
+            s.after(2).tell(Input::Met);
+        }
+        s.after(300).tell(Input::Tick).expect(expected);
+        if met {
+            s.ready("ck.5").expect(&["save n0 298"]);
+        }
+    }
     // Nobody is left.
     let mut s = Story::running(Plan { runs: Some(1), ..saving() });
     s.tell(Input::ProgramEnded(205)).expect(&["stop coordinators"]);
@@ -129,6 +142,21 @@ fn a_signal_ends_the_program_then_saves_and_a_second_one_does_not_wait() {
     let mut s = Story::running(saving());
     s.tell(Input::Signal(2));
     s.after(15).tell(Input::Tick).expect(&["save n0 45"]);
+
+    // After the loss of a node, in a run that has protected what no look has told of: spares have
+    // what the last scrfs-run left.
+    let mut s = Story::of(saving());
+    let left = |host: &str| Look { held_by: 2, ..unsaved(host) };
+    let nodes = ["n0", "n1", "n2"].map(|host| Look { host: host.to_owned(), ..Look::default() });
+    s.looked_as([&nodes[..], &[left("n3"), left("n4")]].concat()).expect(&["Restart n0 n1 n3 n4"]);
+    s.ready("ck.5").tell(lost("n4")).tell(Input::Signal(15)).tell(Input::ProgramEnded(137));
+    s.coordinators_end().expect(&["Restart n0 n1 n2 n3"]);
+    let mut s = Story::of(Plan { nodes: 2, ..saving() });
+    let others = ["n0", "n1"].map(|host| Look { host: host.to_owned(), ..Look::default() });
+    let old = ["n2", "n3", "n4"].map(|host| Look { epoch: 1, ..unsaved(host) });
+    s.looked_as([&others[..], &old[..]].concat()).expect(&["Restart n0 n1"]);
+    s.ready("").tell(lost("n1")).tell(Input::Signal(15)).tell(Input::ProgramEnded(137));
+    s.coordinators_end().expect(&["Restart n0 n2"]);
 
     // Between two runs.
     let mut s = Story::running(saving());
@@ -453,15 +481,21 @@ fn a_save_that_fails_without_a_word_is_named_by_the_nodes() {
     let mut s = Story::running(saving());
     s.tell(Input::ProgramEnded(0));
     s.looked(&[], 5).expect(&["save n0 600 due"]);
-    let why = "ended with exit code 255".to_owned();
-    s.tell(Input::Saved(Err(SaveError::Failed(why)))).expect(&["look n0 n1 n2 n3"]);
+    // Coordinators live and there is time: other nodes are asked.
+    let why = || Input::Saved(Err(SaveError::Failed("ended with exit code 255".to_owned())));
+    for host in ["n1", "n2", "n3"] {
+        s.tell(why()).expect(&[]);
+        s.after(2).tell(Input::Tick);
+        assert!(s.said().contains(&format!("Save {{ host: \"{host}\"")), "{}", s.said());
+    }
+    s.tell(why()).expect(&["look n0 n1 n2 n3"]);
     s.looked_as(vec![unsaved("n2")]).expect(&["stop coordinators"]);
     assert!(s.said().contains("not on the PFS: ck.5 (dataset 5); it is in the caches of n2"), "{}", s.said());
     s.coordinators_end().expect(&["finish 1"]);
     // Whatever they say: that it failed is certain.
     let mut s = Story::running(saving());
     s.tell(Input::ProgramEnded(0));
-    s.looked(&[], 5).tell(Input::Saved(Err(SaveError::Failed("x".to_owned()))));
+    s.looked(&[], 5).after(599).tell(Input::Saved(Err(SaveError::Failed("x".to_owned()))));
     s.looked(&[], 5).coordinators_end().expect(&["finish 1"]);
     // No node is left to ask: 0 would be a lie.
     let mut s = Story::running(saving());
