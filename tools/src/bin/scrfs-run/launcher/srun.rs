@@ -190,11 +190,12 @@ fn not_launched(text: &str) -> Option<NotLaunched> {
 /// What Slurm says of a step while it has not heard of its nodes since it was started anew, or
 /// while what ran on them is still being cleared away.
 pub(crate) fn is_of_a_restart(what: &str) -> bool {
-    const TRANSIENT: [&str; 4] = [
+    const TRANSIENT: [&str; 5] = [
         "Memory required by task is not available",
         "Requested nodes are busy",
         "Required node not available",
         "Unable to contact slurm controller",
+        "Socket timed out on send/recv operation",
     ];
     TRANSIENT.iter().any(|transient| what.contains(transient))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{After, Coordinators, Look, Output, Part, Phase, SaveError, Supervisor};
-use crate::launcher::Refusal;
+use crate::launcher::{Refusal, is_of_a_restart};
 
 /// A launcher that cannot launch says so within this time. What says so later is none.
 const LAUNCH_LIMIT: Duration = Duration::from_mins(1);
@@ -176,10 +176,23 @@ impl Supervisor {
         self.refusal.is_some()
     }
 
+    /// What a launcher has said of a first start passes by itself, as while its scheduler is started
+    /// anew.
+    pub(super) fn refusal_passes(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|(_, refusal)| is_of_a_restart(&refusal.what))
+    }
+
     /// The program's first launch has failed: told, and not tried again. Unless something was
-    /// protected meanwhile: then it has run.
+    /// protected meanwhile: then it has run; or what has kept it from being started passes.
     pub(super) fn not_launched(&mut self, now: Duration, nodes: &[Look], out: &mut Vec<Output>) {
+        let passes = self.refusal_passes();
         let Some((_, Refusal { what, hint })) = self.refusal.take() else { return };
+        if passes && self.unlaunched_runs < FAILURES_MAX {
+            self.unlaunched_runs += 1;
+            self.run_to_judge = false;
+            out.push(Output::Say(format!("the program was not started ({what}): once more")));
+            return self.clear(now, After::Look, out);
+        }
         if nodes.iter().any(|node| node.newest > self.newest) {
             return self.failed(now, self.code, out);
         }

@@ -64,7 +64,8 @@ impl Supervisor {
     pub(super) fn coordinators_ended(&mut self, now: Duration, code: u8, out: &mut Vec<Output>) {
         let error = self.launcher_error.take();
         let failure = self.failure.take();
-        let why = error.clone().or(failure).unwrap_or_else(|| format!("exit code {code}"));
+        let passing = self.refusal.as_ref().map(|(_, refusal)| refusal.what.clone());
+        let why = error.clone().or(failure).or(passing).unwrap_or_else(|| format!("exit code {code}"));
         let former = std::mem::replace(&mut self.coordinators, Coordinators::Down);
         let lived_well = former.lived_well(now);
         let phase = self.phase;
@@ -82,6 +83,7 @@ impl Supervisor {
                 if code == 0
                     && former == Coordinators::Starting
                     && self.deadline.is_some()
+                    && self.refusal.is_none()
                     && error.is_none() =>
             {
                 self.give_up(now, NO_COORDINATOR, NAME_ANOTHER, out);
@@ -91,7 +93,7 @@ impl Supervisor {
                 let why = "the checkpoint cannot be presented yet, and the program is not started without it";
                 self.give_up(now, why, SEE_COORDINATORS, out);
             }
-            Phase::Recovering if self.refusal.is_some() => {
+            Phase::Recovering if self.refusal.is_some() && !self.refusal_passes() => {
                 let refusal = self.refusal.take();
                 let Some((_, Refusal { what, hint })) = refusal else { return };
                 out.push(Output::Explained);

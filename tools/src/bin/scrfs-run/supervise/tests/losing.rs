@@ -406,6 +406,34 @@ fn a_first_launch_that_fails_is_told_and_not_tried_again() {
     s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]);
 }
 
+/// Slurm says so while its controller is started anew.
+#[test]
+fn what_passes_by_itself_is_no_refusal_of_a_first_launch() {
+    let what = "srun: Unable to create step for job 7: Requested nodes are busy";
+    let passes = || Input::Refused(Refusal { what: what.to_owned(), hint: "look" });
+    let mut s = Story::of(plan());
+    for _ in 1..RECOVERIES_MAX {
+        s.looked(&[], 0).expect(&["Restart n0 n1 n2 n3"]).tell(passes());
+        s.tell(Input::CoordinatorsEnded(1)).expect(&["look+sweep n0 n1 n2 n3 n4"]);
+        assert!(s.said().contains(&format!("recovery was broken off ({what}): once more")), "{}", s.said());
+    }
+    s.looked(&[], 0).tell(passes()).tell(Input::CoordinatorsEnded(1)).expect(&["finish 1"]);
+    assert!(s.said().contains(&format!("at last: {what}")), "{}", s.said());
+    // The program: these are no runs, and not without end.
+    let mut s = Story::of(Plan { runs: Some(1), ..plan() });
+    s.looked(&[], 0);
+    for _ in 0..FAILURES_MAX {
+        s.ready("").expect(&["program n0 n1 n2 n3 from -"]).tell(passes());
+        s.tell(Input::ProgramEnded(1)).expect(&["look n0 n1 n2 n3"]);
+        s.looked(&[], 0).expect(&["stop coordinators"]);
+        s.coordinators_end().expect(&["look+sweep n0 n1 n2 n3 n4"]).looked(&[], 0);
+        s.expect(&["Restart n0 n1 n2 n3"]);
+    }
+    s.ready("").tell(passes()).tell(Input::ProgramEnded(1)).looked(&[], 0).expect(&["stop coordinators"]);
+    assert!(s.said().contains("the program was not started: srun: Unable"), "{}", s.said());
+    s.coordinators_end().expect(&["finish 1"]);
+}
+
 #[test]
 fn a_program_that_has_run_was_started_whatever_its_launcher_says() {
     let goes_on = |s: &mut Story| {
