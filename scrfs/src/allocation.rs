@@ -45,7 +45,7 @@ pub fn hides_something(variable: &OsStr) -> bool {
 /// nobody tells.
 pub fn question(environment: &BTreeMap<OsString, OsString>) -> Option<Vec<String>> {
     let words = if let Some(job) = set(environment, SLURM_JOB) {
-        vec!["squeue", "-h", "-o", "%L", "-j", job]
+        vec!["squeue", "-h", "-o", "%L %A", "-j", job]
     } else if set(environment, "FLUX_URI").is_some() {
         vec!["flux", "job", "timeleft"]
     } else {
@@ -88,7 +88,7 @@ pub fn end_time(
         move || Command::new(name).args(arguments).env_clear().envs(environment).current_dir("/").output();
     match bounded::within(LIMIT, ask) {
         Ok(answer) if answer.status.success() => {
-            let left = left(&String::from_utf8_lossy(&answer.stdout));
+            let left = left(question, &String::from_utf8_lossy(&answer.stdout))?;
             Ok(left.map(|left| now.saturating_add(left)))
         }
         Ok(answer) => {
@@ -99,9 +99,33 @@ pub fn end_time(
     }
 }
 
-/// Seconds in `days-hours:minutes:seconds`, or in a number of seconds (Flux); `None` for a job
+/// The seconds that are left, by what the command of `question` has printed; `None` for a job
 /// without a limit.
-pub fn left(text: &str) -> Option<u64> {
+///
+/// # Errors
+/// That is no time, or not of this job. Of a job array whose id is that of one of its tasks Slurm
+/// lists all tasks, each with its own id.
+pub fn left(question: &[String], output: &str) -> Result<Option<u64>, String> {
+    let job = question.last().map(String::as_str).unwrap_or_default();
+    let lines = output.lines().map(str::split_whitespace).map(Iterator::collect::<Vec<_>>);
+    let told = lines.filter_map(|words| match *words.as_slice() {
+        [time, id] if id == job => Some((true, time)),
+        // Flux tells of one job, and gives no id.
+        [time] => Some((false, time)),
+        _ => None,
+    });
+    let Some((_, time)) = told.max_by_key(|(is_own, _)| *is_own) else {
+        let program = question.first().map(String::as_str).unwrap_or_default();
+        return Err(format!("{program} does not tell of this job: {:?}", output.trim()));
+    };
+    if ["UNLIMITED", "inf", "infinity"].contains(&time) {
+        return Ok(None);
+    }
+    seconds(time).map(Some).ok_or_else(|| format!("the time that is left is {time:?}"))
+}
+
+/// In `days-hours:minutes:seconds`, or a number of seconds (Flux).
+fn seconds(text: &str) -> Option<u64> {
     if !text.contains(':') {
         return text.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0).map(whole);
     }
@@ -130,20 +154,37 @@ mod tests {
             ("1:00:00", Some(3600)),
             ("2-03:04:05\n", Some(2 * 86_400 + 3 * 3600 + 245)),
             ("0:00", Some(0)),
-            ("UNLIMITED", None),
             ("NOT_SET", None),
             ("INVALID", None),
             ("", None),
             ("7", Some(7)),
             ("3599.5\n", Some(3599)),
-            ("inf", None),
             ("-7", None),
             ("1:2:3:4", None),
             ("99999999999999999999:00", None),
         ];
         for (text, seconds) in cases {
-            assert_eq!(left(text), seconds, "{text}");
+            let told = left(&["flux".to_owned()], text);
+            assert_eq!(told.clone().ok(), seconds.map(Some), "{text}: {told:?}");
         }
+        for text in ["UNLIMITED\n", "inf", "infinity"] {
+            assert_eq!(left(&["flux".to_owned()], text), Ok(None), "{text}");
+        }
+    }
+
+    #[test]
+    fn of_an_arrays_tasks_the_own_one() {
+        let question = |job| question(&environment(&[(SLURM_JOB, job)])).unwrap();
+        let tasks = "59:00 8\n1:00 7\nUNLIMITED 9\n";
+        for (job, expected) in [("7", Ok(Some(60))), ("8", Ok(Some(3540))), ("9", Ok(None))] {
+            assert_eq!(left(&question(job), tasks), expected, "{job}");
+        }
+        let other = left(&question("6"), tasks).unwrap_err();
+        assert!(other.contains("squeue does not tell of this job: \"59:00 8"), "{other}");
+        assert_eq!(
+            left(&question("7"), "INVALID 7\n"),
+            Err("the time that is left is \"INVALID\"".to_owned())
+        );
     }
 
     fn environment(set: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
@@ -153,7 +194,7 @@ mod tests {
     #[test]
     fn who_is_asked() {
         let words = |set: &[(&str, &str)]| question(&environment(set)).map(|words| words.join(" "));
-        assert_eq!(words(&[(SLURM_JOB, "7")]).as_deref(), Some("squeue -h -o %L -j 7"));
+        assert_eq!(words(&[(SLURM_JOB, "7")]).as_deref(), Some("squeue -h -o %L %A -j 7"));
         assert_eq!(words(&[(SLURM_JOB, ""), ("FLUX_URI", "x")]).as_deref(), Some("flux job timeleft"));
         assert_eq!(words(&[("PBS_JOBID", "7")]), None);
     }
@@ -185,7 +226,7 @@ mod tests {
 
         let dir = tempfile::tempdir().unwrap();
         let squeue = dir.path().join("squeue");
-        let script = "#!/bin/sh\n[ \"$*$SQUEUE_USERS\" = '-h -o %L -j 77' ] || { echo \"no job: $*\" >&2; exit 1; }\necho \"$LEFT\"\n";
+        let script = "#!/bin/sh\n[ \"$*$SQUEUE_USERS\" = '-h -o %L %A -j 77' ] || { echo \"no job: $*\" >&2; exit 1; }\necho \"$LEFT 77\"\n";
         std::fs::write(&squeue, script).unwrap();
         std::fs::set_permissions(&squeue, std::fs::Permissions::from_mode(0o755)).unwrap();
         let ask = |job: &str, left: &str| {
@@ -198,7 +239,7 @@ mod tests {
         let told = ask("77", "1:00").unwrap().unwrap();
         assert!((before + 60..=now() + 60).contains(&told), "{told}");
         assert_eq!(ask("77", "UNLIMITED"), Ok(None));
-        assert_eq!(ask("78", ""), Err("no job: -h -o %L -j 78".to_owned()));
+        assert_eq!(ask("78", ""), Err("no job: -h -o %L %A -j 78".to_owned()));
         std::fs::remove_file(squeue).unwrap();
         assert!(ask("77", "1:00").unwrap_err().starts_with("squeue: "));
     }

@@ -36,11 +36,14 @@ pub(crate) struct End {
 
 /// How a scheduler is asked for the time that is left: that needs no time zone.
 #[derive(Debug, Clone)]
-pub(crate) struct Question(CommandLine);
+pub(crate) struct Question {
+    words: Vec<String>,
+    line: CommandLine,
+}
 
 impl Question {
     fn of(environment: &BTreeMap<OsString, OsString>) -> Option<Self> {
-        question(environment).map(|words| Self(command(&words, environment)))
+        question(environment).map(|words| Self { line: command(&words, environment), words })
     }
 
     /// Asks again. What was known holds where no answer comes soon: a relaunch does not wait for a
@@ -51,13 +54,13 @@ impl Question {
 
     /// When it ends, seconds since 1970; `None`: never.
     fn ask(&self, limit: Duration) -> Result<Option<u64>, String> {
-        let failed = || format!("{} failed", self.0.program.display());
-        let ended = look::bounded(&self.0, limit, true).map_err(|e| format!("{}: {e}", failed()))?;
-        let mut lines = ended.output.lines().map(str::trim).filter(|line| !line.is_empty());
+        let failed = || format!("{} failed", self.line.program.display());
+        let ended = look::bounded(&self.line, limit, true).map_err(|e| format!("{}: {e}", failed()))?;
         if ended.code != Some(0) {
+            let mut lines = ended.output.lines().map(str::trim).filter(|line| !line.is_empty());
             return Err(lines.next().map_or_else(failed, str::to_owned));
         }
-        let left = left(lines.next_back().unwrap_or_default());
+        let left = left(&self.words, &ended.output)?;
         Ok(left.map(|left| now().saturating_add(left)))
     }
 }
