@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use scrfs::allocation::SLURM_JOB;
 use scrfs::ids::Epoch;
 use scrfs::status::{Changed, DatasetStatus, NodeStatus};
 use scrfs_tools::ended::Process;
@@ -315,8 +316,19 @@ pub(crate) fn processes() -> impl Iterator<Item = u32> {
 /// A zombie's environment is empty: it has ended already.
 fn mark_of(pid: u32) -> Option<Token> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let mut entries = environ.split(|&b| b == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
-    entries.find_map(|entry| Token::parse(entry.strip_prefix(RUN_VARIABLE)?.strip_prefix('=')?))
+    mark_in(&environ, std::env::var(SLURM_JOB).ok().as_deref())
+}
+
+/// A program that submits a job gives it its own environment, and the mark with that: what runs in
+/// another job than `job` is not marked.
+fn mark_in(environ: &[u8], job: Option<&str>) -> Option<Token> {
+    let value = |name: &str| {
+        let mut entries = environ.split(|&b| b == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+        entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+    };
+    let token = Token::parse(value(RUN_VARIABLE)?)?;
+    let is_anothers = job.zip(value(SLURM_JOB)).is_some_and(|(ours, theirs)| ours != theirs);
+    (!is_anothers).then_some(token)
 }
 
 fn owner(pid: u32) -> Option<u32> {
@@ -406,6 +418,17 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn what_a_program_has_submitted_is_another_jobs() {
+        let environ =
+            |job: &str| format!("A=b\0{RUN_VARIABLE}=1-1@h1/u/77\0SLURM_JOB_ID={job}\0").into_bytes();
+        assert!(mark_in(&environ("77"), Some("77")).is_some());
+        assert_eq!(mark_in(&environ("78"), Some("77")), None);
+        // Where nobody tells, the mark counts.
+        let none = format!("{RUN_VARIABLE}=1-1@h1/u/77\0").into_bytes();
+        assert!(mark_in(&environ("78"), None).is_some() && mark_in(&none, Some("77")).is_some());
     }
 
     /// No time at all: as one whose memory takes longer to be taken back than an answer may take.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use nix::sys::signal::Signal;
+use scrfs::allocation::SLURM_JOB;
 use scrfs::bounded;
 use scrfs::config::{self, Config, Sources, hosts};
 use scrfs::control::AdviceRules;
@@ -153,6 +154,12 @@ pub(crate) struct Job {
 impl Arguments {
     pub(crate) fn into_job(self) -> Outcome<Job> {
         let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+        if let Some(job) = forget_another_job(&mut environment) {
+            talk::tell(&format!(
+                "warning: {} are those of job {job}, whose program has submitted this one: they have no effect",
+                OF_A_JOB.join(", ")
+            ));
+        }
         if let Some(prefix) = &self.prefix {
             environment.insert("SCR_PREFIX".into(), prefix.into());
         }
@@ -373,6 +380,25 @@ impl Arguments {
     }
 }
 
+/// What tells the program of a run of its job.
+const OF_A_JOB: [&str; 3] = ["SCR_JOB_ID", "SCR_NODELIST", "SCRFS_END_TIME"];
+
+/// A program of another scrfs-run that submits a job gives it its environment: what is in it of that
+/// other job, whose id is the answer, goes.
+fn forget_another_job(environment: &mut BTreeMap<OsString, OsString>) -> Option<String> {
+    let value = |name: &str| environment.get(OsStr::new(name))?.to_str();
+    let (own, inherited) = (value(SLURM_JOB)?.to_owned(), value("SCR_JOB_ID")?.to_owned());
+    let outer = Token::parse(value(RUN_VARIABLE)?)?;
+    let is_theirs = outer.job.split_once('/').is_some_and(|(_, id)| id == inherited);
+    // One that is no number is a user's word for several jobs.
+    let is_slurms = inherited.bytes().all(|byte| byte.is_ascii_digit());
+    if own.is_empty() || own == inherited || !is_theirs || !is_slurms {
+        return None;
+    }
+    environment.retain(|name, _| OF_A_JOB.iter().all(|of_a_job| name != of_a_job));
+    Some(inherited)
+}
+
 /// Below a launcher there would be one for each rank, and they would take the nodes from one
 /// another.
 fn start_once(environment: &BTreeMap<OsString, OsString>) -> Outcome {
@@ -499,6 +525,23 @@ fn check_below(path: Option<&Path>, mount: &Path) -> Outcome {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn what_a_job_inherits_of_the_one_that_has_submitted_it_has_no_effect() {
+        for (token, id, slurm, forgotten) in [
+            ("1-1@h/u/77", "77", "78", Some("77")),
+            ("1-1@h/u/77", "77", "77", None),
+            ("1-1@h/u/77", "5", "78", None),
+            ("1-1@h/u/mine", "mine", "78", None),
+            ("", "77", "78", None),
+        ] {
+            let set = [(RUN_VARIABLE, token), ("SCR_JOB_ID", id), (SLURM_JOB, slurm), ("SCR_NODELIST", "n1")];
+            let mut environment = set.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            assert_eq!(forget_another_job(&mut environment).as_deref(), forgotten, "{set:?}");
+            let left = environment.contains_key(OsStr::new("SCR_NODELIST"));
+            assert_eq!((left, environment.len()), (forgotten.is_none(), if left { 4 } else { 2 }));
+        }
+    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -95,7 +95,7 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     token::sweep();
     let _session = apart::choose(&mut job.lines.environment, &job.ctl);
     prefix::look(&job.prefix, &job.token.job.replacen('/', " ", 1))?;
-    process::adopt_orphans().map_err(|e| Failure::system("becoming a subreaper", &e))?;
+    process::adopt_orphans(&job.token.to_string()).map_err(|e| Failure::system("becoming a subreaper", &e))?;
     let (queue, events) = mpsc::channel();
     watch_signals(&queue)?;
     let mut driver = Driver::new(job, queue);

@@ -24,11 +24,17 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use scrfs::config::ending;
 use scrfs::lock::Mutex;
 use scrfs_tools::ended;
+use scrfs_tools::probe::RUN_VARIABLE;
 
 use crate::launcher::CommandLine;
+use crate::talk;
 
 /// Between TERM and KILL.
 pub(crate) const GRACE: Duration = ending::KILL;
+
+/// So long after KILL a process is waited for. One that waits for a device or a file system in the
+/// kernel (state D) may never end.
+const AFTER_KILL: Duration = Duration::from_secs(5);
 
 /// Between two looks at a process for which there is no descriptor.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
@@ -57,6 +63,9 @@ pub(crate) enum Streams {
 /// Groups that were started and not reaped: what else is a child of this process is an orphan.
 static GROUPS: Mutex<BTreeSet<Pid>> = Mutex::leaf(BTreeSet::new());
 
+/// All groups that were ever started.
+static STARTED: Mutex<BTreeSet<Pid>> = Mutex::leaf(BTreeSet::new());
+
 /// What was there before anything was started.
 static FORMER: OnceLock<Former> = OnceLock::new();
 
@@ -67,6 +76,8 @@ struct Former {
     children: BTreeSet<Pid>,
     /// Their process groups and those of what comes from them, and this one's own.
     groups: BTreeSet<Pid>,
+    /// What all carry in their environment that is of this run, as `NAME=value`.
+    mark: Vec<u8>,
 }
 
 impl Group {
@@ -99,6 +110,8 @@ impl Group {
         let child = command.spawn()?;
         let id = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
         known.insert(id);
+        drop(known);
+        STARTED.lock().insert(id);
         Ok(Self { child, id })
     }
 
@@ -117,15 +130,28 @@ impl Group {
         self.child.stderr.take()
     }
 
-    /// Waits for its end and takes the exit code, and the signal that ended it, if one did; what is
-    /// left of the group is killed.
-    pub(crate) fn reap(mut self) -> (u8, Option<i32>) {
+    /// Takes the exit code, and the signal that ended it, if one did; what is left of the group is
+    /// killed. It has ended, or was killed: one that has not ended soon after that is left as it is.
+    pub(crate) fn reap(self) -> (u8, Option<i32>) {
+        let id = self.id;
+        self.reap_within(AFTER_KILL).unwrap_or_else(|| {
+            let what = format!("process {id} does not end though it was killed: it is left to the system");
+            talk::tell(&what);
+            (128 + Signal::SIGKILL as u8, Some(Signal::SIGKILL as i32))
+        })
+    }
+
+    /// `None`: it has not ended by then.
+    fn reap_within(mut self, limit: Duration) -> Option<(u8, Option<i32>)> {
         // Before the leader is reaped: as long as it is a zombie, the group's number is taken.
-        drop(await_end(self.id));
+        let has_ended = ends_within(self.id, limit);
         signal(self.id, Signal::SIGKILL);
+        if !has_ended {
+            return None;
+        }
         let ended = self.child.wait().map_or((255, None), |status| (exit_code(status), status.signal()));
         GROUPS.lock().remove(&self.id);
-        ended
+        Some(ended)
     }
 }
 
@@ -181,12 +207,12 @@ fn is_readable(fd: &OwnedFd, limit: Duration) -> Option<bool> {
     }
 }
 
-/// Kills a process that has not ended by then, and returns when it has ended.
+/// Kills a process that has not ended by then. Whether it ends because of that is for
+/// [`Group::reap`] to see.
 pub(crate) fn kill_after(pid: Pid, limit: Duration) {
     if !ends_within(pid, limit) {
         signal(pid, Signal::SIGKILL);
     }
-    drop(await_end(pid));
 }
 
 /// As shells do it: 128 + signal.
@@ -196,8 +222,8 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
 }
 
 /// Orphans of what this process starts become its children. Before anything is started: what is a
-/// child already, or comes from one, is not this program's.
-pub(crate) fn adopt_orphans() -> io::Result<()> {
+/// child already, or comes from one, is not this program's. `mark`: see [`RUN_VARIABLE`].
+pub(crate) fn adopt_orphans(mark: &str) -> io::Result<()> {
     FORMER.get_or_init(|| {
         let own = children(Pid::this());
         let mut found = own.clone();
@@ -206,7 +232,8 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
             groups.extend(getpgid(Some(pid)));
             found.extend(children(pid));
         }
-        Former { children: own.into_iter().collect(), groups }
+        let mark = format!("{RUN_VARIABLE}={mark}").into_bytes();
+        Former { children: own.into_iter().collect(), groups, mark }
     });
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(io::Error::from)
 }
@@ -234,12 +261,18 @@ pub(crate) fn end_orphans() {
     }
 }
 
-/// All that is started here leads a process group of its own, or is in one that comes from it.
+/// All that is started here carries the run's mark, or is in a group that was started here. What a
+/// batch script has started before may leave its group, and its parent, at any time.
 fn is_ours(child: Pid) -> bool {
-    let is_former = |group| {
-        FORMER.get().is_some_and(|former| former.children.contains(&child) || former.groups.contains(&group))
-    };
-    getpgid(Some(child)).is_ok_and(|group| !is_former(group))
+    let Some(former) = FORMER.get() else { return false };
+    let Ok(group) = getpgid(Some(child)) else { return false };
+    let is_former = former.children.contains(&child) || former.groups.contains(&group);
+    !is_former && (STARTED.lock().contains(&group) || carries(child, &former.mark))
+}
+
+fn carries(pid: Pid, mark: &[u8]) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|&byte| byte == 0).any(|entry| entry == mark)
 }
 
 /// Children of all threads of a process.
@@ -251,4 +284,65 @@ fn children(pid: Pid) -> Vec<Pid> {
         found.extend(text.split_whitespace().filter_map(|word| word.parse().ok().map(Pid::from_raw)));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleep(environment: &[(&str, &str)], seconds: &str) -> CommandLine {
+        CommandLine {
+            program: "/bin/sleep".into(),
+            arguments: vec![seconds.into()],
+            environment: environment.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            directory: None,
+        }
+    }
+
+    /// As one that waits for a device does not end at KILL.
+    #[test]
+    fn a_process_that_does_not_end_is_not_waited_for_without_limit() {
+        let begun = Instant::now();
+        let group = Group::start(&sleep(&[], "60"), Streams::Talk).unwrap();
+        let id = group.id();
+        assert_eq!(group.reap_within(Duration::from_millis(50)), None);
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        await_end(id).unwrap();
+        waitpid(id, None).unwrap();
+        let group = Group::start(&sleep(&[], "0"), Streams::Talk).unwrap();
+        assert_eq!(group.reap(), (0, None));
+    }
+
+    #[test]
+    fn only_what_this_run_has_started_is_its_to_end() {
+        adopt_orphans("17-4@h/u/j").unwrap();
+        let start = |environment: &[(&str, &str)]| {
+            let mut command = Command::new("/bin/sleep");
+            command.arg("60").env_clear().envs(environment.iter().copied()).process_group(0).spawn().unwrap()
+        };
+        let mut children = [
+            start(&[(RUN_VARIABLE, "17-4@h/u/j")]),
+            start(&[(RUN_VARIABLE, "17-5@h/u/j")]),
+            start(&[("A", "b")]),
+        ];
+        let pid = |child: &Child| Pid::from_raw(i32::try_from(child.id()).unwrap());
+        // Until it is `sleep`, a child has its parent's environment.
+        for (child, mark) in
+            children.iter().zip(["SCRFS_RUN_TOKEN=17-4@h/u/j", "SCRFS_RUN_TOKEN=17-5@h/u/j", "A=b"])
+        {
+            while !carries(pid(child), mark.as_bytes()) {
+                std::thread::yield_now();
+            }
+        }
+        let ours: Vec<bool> = children.iter().map(|child| is_ours(pid(child))).collect();
+        let started = Group::start(&sleep(&[], "60"), Streams::Talk).unwrap();
+        let is_started = is_ours(started.id());
+        signal(started.id(), Signal::SIGKILL);
+        started.reap();
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!((ours, is_started), (vec![true, false, false], true));
+    }
 }
