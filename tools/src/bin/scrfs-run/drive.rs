@@ -9,7 +9,7 @@
 mod parts;
 mod programs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use scrfs::config::hosts::{expand, short};
 use scrfs::control::lost::{Lost, Why};
 use scrfs::control::ready::{Failed, HaltDue, Ready};
 use scrfs_tools::probe::NAMED;
@@ -95,7 +96,8 @@ pub(crate) fn supervised(mut job: Job) -> Outcome<u8> {
     token::sweep();
     let _session = apart::choose(&mut job.lines.environment, &job.ctl);
     prefix::look(&job.prefix, &job.token.job.replacen('/', " ", 1))?;
-    process::adopt_orphans(&job.token.to_string()).map_err(|e| Failure::system("becoming a subreaper", &e))?;
+    process::adopt_orphans(&job.token.to_string())
+        .map_err(|e| Failure::system("becoming a subreaper", &e))?;
     let (queue, events) = mpsc::channel();
     watch_signals(&queue)?;
     let mut driver = Driver::new(job, queue);
@@ -314,10 +316,11 @@ impl Driver {
         Some(Input::Lost { host, how, by_launcher })
     }
 
-    /// Tasks are numbered by the nodes, where each has one.
+    /// Tasks are numbered by the nodes, where each has one; srun alone tells of tasks.
     fn not_launched(&self, part: Part, NotLaunched { hosts, tasks, what }: NotLaunched) -> Input {
         let started = self.started_on.get(&part);
-        let of_tasks = tasks.iter().filter_map(|task| started?.get(*task)).cloned();
+        let started = started.and_then(|hosts| in_slurms_order(hosts, &self.job.lines.environment));
+        let of_tasks = tasks.iter().filter_map(|task| started.as_ref()?.get(*task)).cloned();
         let named = |name: &String| self.job.plan.hosts.iter().find(|host| same_host(host, name)).cloned();
         let hosts = hosts.iter().filter_map(named).chain(of_tasks).collect();
         Input::NotLaunched { part, hosts, what }
@@ -419,6 +422,17 @@ impl Driver {
     }
 }
 
+/// The nodes of a step, where srun has one task on each: in the order of the allocation's list,
+/// whatever the order in which they were named. `None`: that is not known.
+fn in_slurms_order(hosts: &[String], environment: &BTreeMap<OsString, OsString>) -> Option<Vec<String>> {
+    let list = environment.get(OsStr::new("SLURM_JOB_NODELIST"))?.to_str()?;
+    let list = expand(list).ok()?;
+    let places: HashMap<&str, usize> = list.iter().map(|host| short(host)).zip(0..).collect();
+    let placed = hosts.iter().map(|host| Some((*places.get(short(host))?, host.clone())));
+    let ordered: BTreeMap<usize, String> = placed.collect::<Option<_>>()?;
+    Some(ordered.into_values().collect())
+}
+
 /// How long the nodes may be asked at the end, `now` and `end` in seconds since 1970; 0: no end is
 /// known.
 fn sweep_limit(now: u64, end: u64) -> Duration {
@@ -501,6 +515,18 @@ mod tests {
             folded.add(b"firewall");
             assert!(folded.take().is_empty());
         }
+    }
+
+    #[test]
+    fn tasks_are_numbered_as_slurm_lists_the_nodes() {
+        let ordered = |hosts: &[&str], list: &str| {
+            let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            in_slurms_order(&hosts, &BTreeMap::from([("SLURM_JOB_NODELIST".into(), list.into())]))
+        };
+        let hosts = ["n3.site", "n1", "n2"];
+        assert_eq!(ordered(&hosts, "n[0-3]").unwrap(), ["n1", "n2", "n3.site"]);
+        assert_eq!(ordered(&hosts, "n[1-2]"), None, "n3 is not in it");
+        assert_eq!(in_slurms_order(&["n1".to_owned()], &BTreeMap::new()), None);
     }
 
     #[test]
