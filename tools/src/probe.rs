@@ -28,9 +28,9 @@ pub struct Report {
     /// Its daemon has merely not answered in time.
     #[serde(default)]
     pub late: bool,
-    /// Killed processes of the former run take their time to end, which is the problem.
+    /// A process of the former run that was killed and takes its time to end, which is the problem.
     #[serde(default)]
-    pub ending: bool,
+    pub ending: Option<u32>,
     /// The highest id of a dataset that is protected there; 0 = none.
     pub newest: u64,
     /// The epoch of the coordinators that were attached last.

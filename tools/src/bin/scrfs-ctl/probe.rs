@@ -73,7 +73,7 @@ pub(crate) fn probe(mount: &Path, sweep: Option<&str>, checkpoint_path: Option<&
             let said = job.and_then(|job| said_by_prolog(Path::new(PROLOG_NOTES), &job));
             let reason = said.map(|said| format!(" ({said})")).unwrap_or_default();
             report.late = report.problem.is_none() && begun.elapsed() >= ANSWER;
-            report.ending = false;
+            report.ending = None;
             report.problem = Some(failure.message + &reason);
         }
     }
@@ -109,7 +109,7 @@ fn swept(token: &Token, report: &mut Report) {
     match end_all(token, SWEEP) {
         Ok(Swept { own, orphans, ending }) => {
             (report.ended, report.orphans) = (own, orphans);
-            report.ending = ending.is_some();
+            report.ending = ending;
             report.problem = ending.map(|pid| format!("process {pid} of the former run does not end"));
         }
         Err(failure) => report.problem = Some(failure.message),

@@ -494,7 +494,7 @@ fn of_report(host: &str, report: Report, leaving: Option<String>) -> Look {
         host: host.to_owned(),
         problem: report.problem,
         silent: report.late,
-        ending: report.ending,
+        ending: report.ending.is_some(),
         remedy: None,
         leaving,
         newest: report.newest,

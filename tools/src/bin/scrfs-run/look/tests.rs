@@ -120,7 +120,7 @@ fn a_node_on_which_killed_processes_are_still_ending_is_asked_until_they_have_en
     let mark = place.path().join("asked").display().to_string();
     let problem = Some("process 7 of the former run does not end".to_owned());
     let ending =
-        Report { host: "n1".to_owned(), problem, ending: true, orphans: 2, ..Report::default() }.line();
+        Report { host: "n1".to_owned(), problem, ending: Some(7), orphans: 2, ..Report::default() }.line();
     let good = Report { host: "n1".to_owned(), newest: 7, ..Report::default() }.line();
     let (ending, good) = (ending.trim_end(), good.trim_end());
     let script = format!("if test -e {mark}; then echo '{good}'; else touch {mark}; echo '{ending}'; fi");
