@@ -3,6 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+/// Bytes of a list without ranges: half of what an argument may have, as launchers add to it.
+const PLAIN_MAX: usize = 64 << 10;
+
 /// More hosts than this are a mistake.
 const HOSTS_MAX: usize = 100_000;
 
@@ -10,6 +13,52 @@ const HOSTS_MAX: usize = 100_000;
 /// address has none.
 pub fn short(host: &str) -> &str {
     if host.parse::<IpAddr>().is_ok() { host } else { host.split('.').next().unwrap_or_default() }
+}
+
+/// A list of hosts, separated by commas; one that is too long for an argument or a variable of a
+/// program (128 KiB) has ranges, as schedulers write them, and the order of the first of each.
+pub fn list(hosts: &[String]) -> String {
+    let plain = hosts.join(",");
+    if plain.len() <= PLAIN_MAX { plain } else { folded(hosts) }
+}
+
+fn folded(hosts: &[String]) -> String {
+    let mut items: Vec<(&str, Vec<(&str, &str)>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for host in hosts {
+        // The number is at the end, in names without a domain.
+        let (head, number) = host.split_at(host.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+        if numbers(number, number).is_none() {
+            items.push((host, Vec::new()));
+            continue;
+        }
+        let at = *places.entry(head).or_insert_with(|| {
+            items.push((head, Vec::new()));
+            items.len() - 1
+        });
+        let ranges = &mut items[at].1;
+        match ranges.last_mut() {
+            Some((_, last)) if follows(last, number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let write = |(head, ranges): &(&str, Vec<(&str, &str)>)| match ranges.as_slice() {
+        [] => (*head).to_owned(),
+        [(low, high)] if low == high => format!("{head}{low}"),
+        ranges => {
+            let range = |(low, high): &(&str, &str)| {
+                if low == high { (*low).to_owned() } else { format!("{low}-{high}") }
+            };
+            format!("{head}[{}]", ranges.iter().map(range).collect::<Vec<_>>().join(","))
+        }
+    };
+    items.iter().map(write).collect::<Vec<_>>().join(",")
+}
+
+/// The next number, of as many digits.
+fn follows(last: &str, number: &str) -> bool {
+    let value = |text: &str| text.parse::<u32>().ok();
+    last.len() == number.len() && value(last).and_then(|last| last.checked_add(1)) == value(number)
 }
 
 /// Two names in a list that are one host's.
@@ -132,6 +181,21 @@ mod tests {
         let list = |text: &str| expand(text).unwrap();
         assert_eq!(twice(&list("n0,n1.site,n2,n1.other")), Some(("n1.site", "n1.other")));
         assert_eq!(twice(&list("10.0.0.1,10.0.0.2,n1,n10,n1")), None);
+    }
+
+    #[test]
+    fn a_list_of_ten_thousand_hosts_fits_an_argument() {
+        for text in ["n[08-11,3],fat,n[4-5],x-1,x-7,n12.site", "a[1-9],a[10-11],a01"] {
+            let hosts = expand(text).unwrap();
+            let mut back = expand(&folded(&hosts)).unwrap();
+            back.sort();
+            let mut sorted = hosts.clone();
+            sorted.sort();
+            assert_eq!(back, sorted, "{}", folded(&hosts));
+            assert_eq!(list(&hosts), hosts.join(","));
+        }
+        let many = expand("node[00000-09999]").unwrap();
+        assert_eq!(list(&many), "node[00000-09999]");
     }
 
     #[test]

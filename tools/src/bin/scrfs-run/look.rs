@@ -46,8 +46,8 @@ const ENDING: Duration = Duration::from_mins(2);
 const PAUSE: Duration = Duration::from_secs(2);
 /// Launchers that ask at the same time.
 const AT_ONCE: usize = 16;
-/// An answer and what launchers add to it are not longer.
-const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+/// The answers of ten thousand nodes, and what launchers add to them, are not longer.
+const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// A launcher that dies itself asks so often, with this pause before the second time and the next.
 const TRIES: usize = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(300);

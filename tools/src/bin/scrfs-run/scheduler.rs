@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use scrfs::allocation::{PMIX_QUESTIONS, has_pmix, hides_something};
+use scrfs::config::hosts::list;
 
 use crate::launcher::CommandLine;
 use crate::look::{Ended, bounded};
@@ -40,7 +41,7 @@ pub(crate) fn standings(hosts: &[String]) -> Option<BTreeMap<String, Standing>> 
     if std::env::var_os("SLURM_JOB_ID").is_none_or(|id| id.is_empty()) {
         return Some(BTreeMap::new());
     }
-    let arguments = ["-h", "-N", "-o", "%N %T", "-n", &hosts.join(",")].map(str::to_owned);
+    let arguments = ["-h", "-N", "-o", "%N %T", "-n", &list(hosts)].map(str::to_owned);
     // Where it cannot be asked at all it says nothing of itself either.
     ended("sinfo", &arguments, LIMIT).map_or_else(|| Some(BTreeMap::new()), |answer| told(&answer))
 }

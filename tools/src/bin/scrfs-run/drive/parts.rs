@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use scrfs::beside::{Beside, beside};
+use scrfs::config::hosts::list;
 use scrfs_tools::Failure;
 use scrfs_tools::probe::RUN_VARIABLE;
 
@@ -123,7 +124,7 @@ impl Driver {
         let set = [
             ("SCRFS_CURRENT", current.unwrap_or_default()),
             ("SCRFS_MOUNT", self.job.mount.clone().into()),
-            ("SCRFS_HOSTS", hosts.join(",").into()),
+            ("SCRFS_HOSTS", list(hosts).into()),
             ("SCRFS_RUN", run.to_string().into()),
             self.mark(),
         ];

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
+use scrfs::config::hosts::list;
 use scrfs::store::private::{OPEN_MPI_AGENTS, OPEN_MPI_PARTS, OPEN_MPI_PLACES};
 
 use super::none::Alone;
@@ -113,7 +114,8 @@ impl Lines {
             Start::Restart => "--restart",
             Start::Attach => "--attach",
         };
-        let program_hosts = program.join(",");
+        // Coordinators take ranges for other words for their nodes: then the program runs on all.
+        let program_hosts = list(program);
         let restart = restart.arguments();
         let mut command: Vec<&OsStr> = vec![
             binary.as_ref(),

@@ -67,7 +67,7 @@ impl Launcher for Srun {
             "--kill-on-bad-exit=1".to_owned(),
             "--export=ALL".to_owned(),
             format!("--nodes={}", hosts.len()),
-            format!("--nodelist={}", hosts.join(",")),
+            format!("--nodelist={}", scrfs::config::hosts::list(&hosts)),
             format!("--ntasks={total}"),
             format!("--ntasks-per-node={per_node}"),
         ]
