@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::channel;
 
-use scrfs::fs::table::ROOT;
+use scrfs::fs::ROOT;
 use scrfs::fs::{Done, FileSystem, Kind, Opened, Taken};
 use scrfs::ids::DatasetId;
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use scrfs::caller::Caller;
 use scrfs::dataset::{Catalog, Layout};
 use scrfs::errno::Errno;
-use scrfs::fs::table::ROOT;
+use scrfs::fs::ROOT;
 use scrfs::fs::{Done, FileSystem, Opened};
 use scrfs::ids::{DatasetId, Epoch};
 use scrfs::redundancy::sets::at_risk;

@@ -263,8 +263,7 @@ impl World {
         let machine = self.machines.iter().find(|machine| machine.host == host);
         let fs = machine.map(|machine| Arc::clone(&machine.worker.fs));
         let (above, last) = path.rsplit_once('/').unwrap_or(("", path));
-        let parent =
-            |fs: &Arc<_>| if above.is_empty() { Ok(scrfs::fs::table::ROOT) } else { find(fs, above) };
+        let parent = |fs: &Arc<_>| if above.is_empty() { Ok(scrfs::fs::ROOT) } else { find(fs, above) };
         let Some((fs, parent)) = fs.and_then(|fs| parent(&fs).ok().map(|parent| (fs, parent))) else {
             let _ = tell.send((id, Err(ENOENT)));
             return;

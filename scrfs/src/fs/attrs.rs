@@ -11,12 +11,9 @@ use rustix::fs::{
 use super::attr::{Attr, Changes, SetTime};
 use super::data::MARKER_BYTES_MAX;
 use super::errno::{Stop, fail};
-use super::eyes::is_eye;
-use super::inode::Inode;
-use super::names::inner_of;
-use super::place::Place;
+use super::inodes::{Inode, is_eye};
+use super::view::{Place, World};
 use super::wait::Done;
-use super::world::World;
 use super::{FileSystem, proc_path};
 use crate::caller::Caller;
 use crate::dataset::FLAT;
@@ -88,7 +85,7 @@ impl FileSystem {
             if let Some(sealed) = world.sealed(place) {
                 let written = place.is_marker() && inode.backing().is_some();
                 if changes.size.is_none() && !written {
-                    return Ok(sealed.change(&inner_of(place), changes)?);
+                    return Ok(sealed.change(&place.inner(), changes)?);
                 }
                 if !place.is_marker() {
                     Self::need_open(world, place)?;
@@ -120,7 +117,7 @@ impl FileSystem {
             }
         }
         if let Some(mode) = changes.mode {
-            super::rights::change_mode(&fd, mode & 0o7777, self.privileged)?;
+            super::backing::change_mode(&fd, mode & 0o7777, self.privileged)?;
         }
         if changes.atime.is_some() || changes.mtime.is_some() {
             let times = Timestamps {
@@ -157,7 +154,7 @@ impl FileSystem {
         self.here(world, path, place, inode)?;
         let kind = rustix::fs::FileType::from_raw_mode(super::attr::stat_of(inode.fd()?)?.st_mode);
         if kind == rustix::fs::FileType::RegularFile {
-            self.changes(open, inner_of(place), caller)?;
+            self.changes(open, place.inner(), caller)?;
         }
         Ok(())
     }
@@ -220,7 +217,7 @@ impl FileSystem {
         // What programs cannot use through the mount is not shown either; nor to all what is the
         // administrator's.
         let trusted = !names.split_inclusive(|&b| b == 0).any(|name| is(name, "trusted."))
-            || super::rights::administers(caller);
+            || super::backing::administers(caller);
         let shown = names
             .split_inclusive(|&b| b == 0)
             .filter(|name| !is(name, "system.") && (trusted || !is(name, "trusted.")));
@@ -273,7 +270,7 @@ impl FileSystem {
     fn told(&self, id: u64, asked: &[u8]) -> Result<Option<String>, Errno> {
         let Some((_, place)) = self.place_of(id) else { return Ok(None) };
         let (Place::Inside { dataset, .. } | Place::Entry(dataset)) = &place else { return Ok(None) };
-        let inner = inner_of(&place);
+        let inner = place.inner();
         // A loose file is of no dataset.
         if inner.is_root() {
             let (found, _) = self.getattr(id)?;
@@ -360,7 +357,7 @@ pub(crate) fn give_all(fd: impl AsFd, attr: &Attr, privileged: bool) -> Result<(
         let (uid, gid) = (Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid)));
         rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }
-    super::rights::change_mode(&fd, attr.perm, privileged)?;
+    super::backing::change_mode(&fd, attr.perm, privileged)?;
     let times = Timestamps {
         last_access: timespec(Some(SetTime::At(attr.atime))),
         last_modification: timespec(Some(SetTime::At(attr.mtime))),

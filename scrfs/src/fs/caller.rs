@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::descriptors::Bound;
+use super::bound::Bound;
 use crate::caller::Caller;
 use crate::caller::is_dying;
 use crate::lock::Mutex;

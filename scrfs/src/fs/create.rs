@@ -7,12 +7,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use super::attr::{Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
-use super::inode::{Backing, Key};
+use super::inodes::{Backing, Key};
+use super::names::Entry;
 use super::open::Opened;
-use super::place::Place;
+use super::view::{Place, World};
 use super::wait::Done;
-use super::world::World;
-use super::{Entry, FileSystem, proc_path};
+use super::{FileSystem, proc_path};
 use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::path::RelPath;
@@ -71,7 +71,7 @@ impl FileSystem {
                 fs.announce_in(world, caller, &path, Grows::Yes)?;
             }
             if let Some(open) = world.open(&place).filter(|_| regular) {
-                fs.changes(open, super::names::inner_of(&place), caller)?;
+                fs.changes(open, place.inner(), caller)?;
             }
             fs.make_node_now(caller, parent, name, &new)?;
             Ok(fs.lookup_backed(&place, parent, name)?)
@@ -125,7 +125,7 @@ impl FileSystem {
                 fs.announce_in(world, caller, &path, Grows::No)?;
             }
             if let Some(open) = world.open(&place).filter(|_| !place.is_marker()) {
-                fs.changes(open, super::names::inner_of(&place), caller)?;
+                fs.changes(open, place.inner(), caller)?;
             }
             let source = fs.table.get(inode)?.fd()?;
             let dir = fs.directory_of(parent, made)?;
@@ -237,7 +237,7 @@ impl FileSystem {
     ) -> Result<(RelPath, Place), Stop> {
         let (path, place) = self.may_change_with(world, parent, name, other)?;
         if let Some(sealed) = world.sealed(&place) {
-            if sealed.entry(&super::names::inner_of(&place)).is_some() {
+            if sealed.entry(&place.inner()).is_some() {
                 return fail(libc::EEXIST);
             }
             Self::need_open(world, &place)?;
@@ -295,14 +295,14 @@ impl FileSystem {
         let (path, place) = self.may_change(world, parent, name)?;
         if let Some(sealed) = world.sealed(&place) {
             if !place.is_marker() {
-                let there = sealed.entry(&super::names::inner_of(&place)).is_some();
+                let there = sealed.entry(&place.inner()).is_some();
                 if there && flags & libc::O_EXCL != 0 {
                     return fail(libc::EEXIST);
                 }
                 return Err(Stop::Need(super::errno::Need::NextGeneration(sealed.id())));
             }
             // Set anew after it was removed here.
-            self.show(sealed, &super::names::inner_of(&place));
+            self.show(sealed, &place.inner());
             let entry = self.lookup_in(world, parent, name)?;
             let opened = self.open_marker(sealed, caller, entry.attr.nodeid, flags);
             return self.opened_or_forget(entry, opened);
@@ -328,7 +328,7 @@ impl FileSystem {
                     }
                 };
             }
-            self.changes(open, super::names::inner_of(&place), caller)?;
+            self.changes(open, place.inner(), caller)?;
         }
         if !place.is_marker() {
             self.admit_new()?;
@@ -397,7 +397,7 @@ impl FileSystem {
         if self.privileged || mode & 0o600 == 0o600 && mode & 0o7000 == 0 {
             return Ok(());
         }
-        super::rights::change_mode(made, mode & 0o7777, false)
+        super::backing::change_mode(made, mode & 0o7777, false)
     }
 }
 

@@ -9,13 +9,12 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 
-use super::descriptors::Bound;
+use super::bound::Bound;
 use super::errno::fail;
 use super::eyes::{is_directory_handle, opened_eye};
-use super::handles::Handle;
-use super::meter::Failing;
+use super::files::{Failing, Handle};
 use super::open::own_flags;
-use super::place::Place;
+use super::view::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path};
 use crate::caller::Caller;

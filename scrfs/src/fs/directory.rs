@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
+use super::FileSystem;
 use super::attr::stat_of;
 use super::errno::{Stop, fail};
-use super::place::Place;
+use super::names::Entry;
+use super::view::{Place, World};
 use super::wait::Done;
-use super::world::World;
-use super::{Entry, FileSystem};
 use crate::caller::Caller;
 use crate::control::DirOp;
 use crate::errno::Errno;
@@ -185,7 +185,7 @@ impl FileSystem {
 
     /// May `op` be done here? The vote of [`crate::boundary::MountedTree::prepare`].
     pub(crate) fn vote(&self, world: &World, op: &DirOp) -> Result<(), Errno> {
-        for path in super::world::paths_of(op) {
+        for path in super::view::paths_of(op) {
             if self.names.reserved(path) || self.names.fixed(path) {
                 return fail(libc::EPERM);
             }
@@ -205,7 +205,7 @@ impl FileSystem {
             return fail(libc::EEXIST);
         }
         if let Some(sealed) = world.sealed(&place) {
-            let inner = super::names::inner_of(&place);
+            let inner = place.inner();
             if sealed.entry(&inner).is_some() {
                 return fail(libc::EEXIST);
             }
@@ -244,7 +244,7 @@ impl FileSystem {
             return vote;
         }
         if let Some(sealed) = world.sealed(&place) {
-            let inner = super::names::inner_of(&place);
+            let inner = place.inner();
             let entry = sealed.entry(&inner);
             match entry.map(|entry| &entry.kind) {
                 Some(crate::dataset::EntryKind::Directory) => {}
@@ -338,7 +338,7 @@ impl FileSystem {
 
     /// Nobody has changed the file here.
     fn is_as_sealed(world: &World, place: &Place) -> bool {
-        let inner = super::names::inner_of(place);
+        let inner = place.inner();
         world.open(place).is_some_and(|open| open.entry(&inner).is_some() && !open.is_changed(&inner))
     }
 
@@ -410,7 +410,7 @@ impl FileSystem {
             }
             (Some(sealed), _) => {
                 let open = sealed.has_next();
-                sealed.set_gone(&super::names::inner_of(&place));
+                sealed.set_gone(&place.inner());
                 if open && self.kind_of(path).is_ok_and(|kind| kind != rustix::fs::FileType::Directory) {
                     self.take_out_file(&sealed, path)?;
                 } else if open {

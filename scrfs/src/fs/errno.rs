@@ -1,6 +1,6 @@
 //! Errors of system calls keep their number on the way to the program.
 
-use super::inode::Backing;
+use super::inodes::Backing;
 use crate::errno::Errno;
 use crate::ids::DatasetId;
 use crate::path::{PathError, RelPath};

@@ -13,28 +13,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::FileSystem;
 use super::attr::{Attr, Changes, Kind, stat_of};
 use super::errno::fail;
-use super::handles::Handle;
-use super::inode::Inode;
-use super::listing::{DirEntry, Taken};
+use super::files::{DirEntry, Handle};
+use super::inodes::{EYES, Inode, ROOT, is_eye};
+use super::listing::Taken;
 use super::names::{Entry, LOCAL};
 use super::open::{Data, Opened};
-use super::place::RESERVED_AT_ROOT;
-use super::table::ROOT;
+use super::view::RESERVED_AT_ROOT;
 use crate::boundary::Eye;
 use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::lock::Mutex;
 
-/// Marks numbers of inodes and handles in here. Those of inodes of our own begin at 2^56 and are
-/// counted up; those of handles have the worker's count in bits 40 and above.
-const MARK: u64 = 1 << 62;
+/// Marks numbers of inodes and handles in here. Those of other handles have the worker's count in
+/// bits 40 and above.
+const MARK: u64 = EYES;
 /// Where a handle's number tells its file.
 const EYE_SHIFT: u32 = 48;
 /// Longest text of one write to `post`.
 pub(crate) const POST_BYTES_MAX: usize = 4096;
 
 /// Every file, in the order in which it is listed.
-const EYES: [(Eye, &str); 8] = [
+const FILES: [(Eye, &str); 8] = [
     (Eye::Current, "current"),
     (Eye::Events, "events"),
     (Eye::Metrics, "metrics"),
@@ -46,24 +45,19 @@ const EYES: [(Eye, &str); 8] = [
 ];
 
 /// The number of the directory.
-const DIRECTORY: u64 = MARK;
+const DIRECTORY: u64 = EYES;
 
 fn number_of(eye: Eye) -> u64 {
-    let at = EYES.iter().position(|(other, _)| *other == eye).unwrap_or(0);
+    let at = FILES.iter().position(|(other, _)| *other == eye).unwrap_or(0);
     DIRECTORY + 1 + at as u64
 }
 
 fn at(index: u64) -> Option<Eye> {
-    EYES.get(usize::try_from(index).ok()?).map(|(eye, _)| *eye)
+    FILES.get(usize::try_from(index).ok()?).map(|(eye, _)| *eye)
 }
 
 fn eye_of(inode: u64) -> Option<Eye> {
     at(inode.checked_sub(DIRECTORY + 1)?)
-}
-
-/// The inode is the directory or one of its files.
-pub(crate) fn is_eye(inode: u64) -> bool {
-    inode == DIRECTORY || eye_of(inode).is_some()
 }
 
 /// The file that a handle is open on.
@@ -89,7 +83,7 @@ impl FileSystem {
         let id = if parent == ROOT && name == RESERVED_AT_ROOT {
             DIRECTORY
         } else if is_eye(parent) {
-            let found = EYES.iter().find(|(_, known)| known.as_bytes() == name);
+            let found = FILES.iter().find(|(_, known)| known.as_bytes() == name);
             match found {
                 Some((eye, _)) if parent == DIRECTORY => number_of(*eye),
                 _ => return Some(fail(libc::ENOENT)),
@@ -187,7 +181,7 @@ impl FileSystem {
         emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> Taken,
     ) {
         let dots = [(".", DIRECTORY), ("..", ROOT)].map(|(name, ino)| (name, Kind::Directory, ino));
-        let files = EYES.map(|(eye, name)| (name, Kind::File, number_of(eye)));
+        let files = FILES.map(|(eye, name)| (name, Kind::File, number_of(eye)));
         for (next, (name, kind, ino)) in (1..).zip(dots.into_iter().chain(files)) {
             let listed = DirEntry { name: name.as_bytes().to_vec(), kind, ino };
             let file = plus && kind == Kind::File;
@@ -205,7 +199,7 @@ mod tests {
 
     #[test]
     fn numbers_tell_the_file() {
-        for (index, (eye, _)) in EYES.iter().enumerate() {
+        for (index, (eye, _)) in FILES.iter().enumerate() {
             assert_eq!(eye_of(number_of(*eye)), Some(*eye));
             assert_eq!(opened_eye(MARK | (index as u64) << EYE_SHIFT | 7), Some(*eye));
         }

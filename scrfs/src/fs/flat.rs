@@ -26,14 +26,11 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use super::attr::{Kind, stat_of};
 use super::errno::{Need, Stop, fail};
-use super::inode::Inode;
-use super::listing::{DirEntry, Looks};
-use super::names::inner_of;
-use super::place::Place;
-use super::rules::Rules;
-use super::sealed::{Name, Sealed};
+use super::files::DirEntry;
+use super::inodes::Inode;
+use super::listing::Looks;
+use super::view::{FlatName, Name, Place, Rules, Sealed, World};
 use super::wait::Done;
-use super::world::World;
 use super::{FileSystem, proc_path};
 use crate::caller::Caller;
 use crate::control::DirOp;
@@ -364,7 +361,7 @@ impl FileSystem {
             return Ok(None);
         }
         let (path, place) = self.may_change(world, spot.parent, &spot.name)?;
-        let inner = inner_of(&place);
+        let inner = place.inner();
         let sealed = world.base(&place).filter(|sealed| sealed.entry(&inner).is_some());
         let changed = sealed.is_none_or(|sealed| sealed.has_next() && sealed.is_changed(&inner));
         Ok((!changed && !place.is_marker()).then_some(DirOp::Remove { path }))
@@ -407,7 +404,7 @@ impl FileSystem {
                 Err(error) => Err(error),
             }),
             // The file here is one of the next generation.
-            (_, Some(sealed)) if sealed.has_next() && sealed.is_changed(&inner_of(place)) => {
+            (_, Some(sealed)) if sealed.has_next() && sealed.is_changed(&place.inner()) => {
                 Some(fail(libc::EBUSY))
             }
             (_, Some(_)) => Some(Ok(())),
@@ -489,14 +486,6 @@ impl FileSystem {
         }
         Ok(())
     }
-}
-
-/// A name of the checkpoint path that is one of a dataset's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FlatName<'name> {
-    pub(crate) dataset: &'name [u8],
-    /// In the dataset's directory.
-    pub(crate) inner: &'name [u8],
 }
 
 fn is_marked(stat: &Stat) -> bool {

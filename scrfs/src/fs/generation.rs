@@ -14,17 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 
+use super::FileSystem;
 use super::attr::{key_of, stat_of};
 use super::create::effect;
 use super::errno::{Need, Stop, fail};
-use super::inode::{Backing, Inode};
-use super::names::inner_of;
-use super::place::Place;
+use super::inodes::{Backing, Inode};
+use super::names::Entry;
 use super::restore::mark_at;
-use super::sealed::Sealed;
+use super::view::{Place, Sealed, World};
 use super::wait::Done;
-use super::world::World;
-use super::{Entry, FileSystem};
 use crate::boundary::Generation;
 use crate::caller::Caller;
 use crate::control::DirOp;
@@ -188,7 +186,7 @@ impl FileSystem {
         }
         let mut entry = match self.lookup_backed(place, parent, name) {
             Err(Errno(libc::ENOENT)) => {
-                let inner = inner_of(place);
+                let inner = place.inner();
                 sealed.file(&inner).ok_or(Errno(libc::ENOENT))?;
                 let inode = self.table.enter_sealed(parent, name, mark_at(sealed, place))?;
                 let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
@@ -210,7 +208,7 @@ impl FileSystem {
         path: &RelPath,
         place: &Place,
     ) -> Option<&'a CatalogEntry> {
-        let entry = world.open(place)?.file(&inner_of(place))?;
+        let entry = world.open(place)?.file(&place.inner())?;
         let there = self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok();
         (!there).then_some(entry)
     }
@@ -221,9 +219,9 @@ impl FileSystem {
         dir: &RelPath,
         tree: &std::collections::HashSet<Vec<u8>>,
     ) -> Vec<Vec<u8>> {
-        let file = |what: &super::sealed::Name<'_>| match what {
-            super::sealed::Name::Entry(entry) => matches!(entry.kind, EntryKind::File(_)),
-            super::sealed::Name::Marker => false,
+        let file = |what: &super::view::Name<'_>| match what {
+            super::view::Name::Entry(entry) => matches!(entry.kind, EntryKind::File(_)),
+            super::view::Name::Marker => false,
         };
         let names =
             sealed.children(dir).into_iter().filter(|(name, what)| file(what) && !tree.contains(name));
@@ -240,7 +238,7 @@ impl FileSystem {
         inode: &Inode,
     ) -> Result<(), Stop> {
         let Some(sealed) = world.open(place) else { return Ok(()) };
-        let inner = inner_of(place);
+        let inner = place.inner();
         if let Some(entry) = sealed.file(&inner).filter(|_| sealed.is_unread(&inner)) {
             return Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone())));
         }
@@ -274,7 +272,7 @@ impl FileSystem {
     ) -> Result<(), Stop> {
         Self::need_open(world, place)?;
         let Some(sealed) = world.open(place) else { return Ok(()) };
-        let inner = inner_of(place);
+        let inner = place.inner();
         if empties
             && let Some(entry) = sealed.file(&inner)
             && self.replace_emptied(sealed, path, &inner, inode, entry, caller)?
@@ -315,7 +313,7 @@ impl FileSystem {
     /// hear of that first.
     pub(crate) fn need_gone(world: &World, path: &RelPath, place: &Place) -> Result<(), Stop> {
         match world.base(place) {
-            Some(sealed) if !place.is_marker() && sealed.is_removed_here(&inner_of(place)) => {
+            Some(sealed) if !place.is_marker() && sealed.is_removed_here(&place.inner()) => {
                 Err(Stop::Need(Need::Gone(path.clone())))
             }
             _ => Ok(()),
@@ -379,7 +377,7 @@ impl FileSystem {
         (path, place): (&RelPath, &Place),
         unique: u64,
     ) -> Result<(), Errno> {
-        let inner = inner_of(place);
+        let inner = place.inner();
         if matches!(self.keep.intent(unique), Some(Intent::Hide)) && sealed.entry(&inner).is_none() {
             // A predecessor hid it.
             return Ok(());
@@ -454,7 +452,7 @@ impl FileSystem {
         }
         Self::need_open(world, place)?;
         let Some(sealed) = world.open(place) else { return Ok(()) };
-        let inner = inner_of(place);
+        let inner = place.inner();
         let unread = sealed.file(&inner).filter(|_| sealed.is_unread(&inner));
         if let Some(entry) = self.elsewhere(world, path, place).or(unread) {
             return Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone())));
@@ -481,13 +479,13 @@ impl FileSystem {
     ) -> Result<(), Errno> {
         if let Some(sealed) = world.open(to).filter(|_| !to.is_marker()) {
             if file {
-                self.changes(sealed, inner_of(to), caller)?;
+                self.changes(sealed, to.inner(), caller)?;
             } else {
-                self.removes(sealed, &inner_of(to))?;
+                self.removes(sealed, &to.inner())?;
             }
         }
         match world.open(from) {
-            Some(sealed) => self.removes(sealed, &inner_of(from)),
+            Some(sealed) => self.removes(sealed, &from.inner()),
             None => Ok(()),
         }
     }

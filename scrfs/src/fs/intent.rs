@@ -11,9 +11,8 @@ use rustix::fs::AtFlags;
 
 use super::FileSystem;
 use super::attr::key_of;
-use super::inode::Key;
-use super::place::Place;
-use super::sealed::Sealed;
+use super::inodes::Key;
+use super::view::{Place, Sealed};
 use crate::control::DirOp;
 use crate::dataset::MARKER;
 use crate::errno::Errno;
@@ -73,7 +72,7 @@ impl FileSystem {
 
     /// A name of a sealed dataset is about to be hidden; true when a predecessor did that.
     pub(crate) fn will_hide(&self, unique: u64, sealed: &Sealed, place: &Place) -> bool {
-        let inner = super::names::inner_of(place);
+        let inner = place.inner();
         let present = if place.is_marker() { !sealed.shows_marker() } else { sealed.entry(&inner).is_none() };
         let hidden = matches!(self.keep.intent(unique), Some(Intent::Hide)) && present;
         if !hidden && !present {

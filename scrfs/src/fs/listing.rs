@@ -2,41 +2,23 @@
 //! right while names come and go.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use super::FileSystem;
-use super::attr::{Kind, key_of};
+use super::attr::Kind;
 use super::errno::fail;
 use super::eyes::is_directory_handle;
-use super::handles::DirHandle;
-use super::inode::{Inode, Key};
-use super::names::{Entry, inner_of};
-use super::place::Place;
-use super::sealed::Name;
-use super::table::ROOT;
-use super::world::World;
+use super::files::{DirEntry, DirHandle, Snapshot};
+use super::inodes::{Inode, ROOT};
+use super::names::Entry;
+use super::view::{Name, Place, World};
 use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::path::RelPath;
 use crate::store::beneath;
-
-/// One name of a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirEntry {
-    /// The name; `.` and `..` too.
-    pub name: Vec<u8>,
-    /// Its type.
-    pub kind: Kind,
-    /// Its inode number; for a name that nobody looked up yet a number that no other name has.
-    pub ino: u64,
-}
 
 /// What became of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,85 +36,6 @@ pub enum Taken {
 pub(crate) enum Looks {
     Program,
     Daemon,
-}
-
-/// A listing.
-#[derive(Debug)]
-pub(crate) struct Snapshot {
-    pub(crate) entries: Vec<DirEntry>,
-    /// Of the memory that all may take.
-    _share: Option<Share>,
-}
-
-/// Bytes that the listings of open directories may take; a single one may take more.
-const LISTINGS_MAX: usize = 512 << 20;
-
-/// Bytes that they take.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Listings(Arc<AtomicUsize>);
-
-#[derive(Debug)]
-struct Share {
-    all: Listings,
-    bytes: usize,
-}
-
-impl Listings {
-    fn take(&self, bytes: usize) -> Result<Share, Errno> {
-        let others = self.0.fetch_add(bytes, Ordering::Relaxed);
-        // From here on it is given back when it is dropped.
-        let share = Share { all: self.clone(), bytes };
-        if others > 0 && others.saturating_add(bytes) > LISTINGS_MAX { fail(libc::ENOMEM) } else { Ok(share) }
-    }
-}
-
-/// In the listing, and in the copy for a successor.
-fn bytes_of(entries: &[DirEntry]) -> usize {
-    entries.iter().map(|entry| size_of::<DirEntry>() + 2 * entry.name.len() + 16).sum()
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-impl Snapshot {
-    /// Written to memory that outlives this process: per entry inode number, type, length of the
-    /// name, name.
-    pub(crate) fn write(&self) -> std::io::Result<(OwnedFd, Key)> {
-        let mut bytes = Vec::new();
-        for entry in &self.entries {
-            let length = u32::try_from(entry.name.len()).map_err(std::io::Error::other)?;
-            bytes.extend(entry.ino.to_ne_bytes());
-            bytes.push(entry.kind.code());
-            bytes.extend(length.to_ne_bytes());
-            bytes.extend(&entry.name);
-        }
-        let fd = rustix::fs::memfd_create("scrfs-listing", MemfdFlags::CLOEXEC)?;
-        let mut file = File::from(fd);
-        file.write_all(&bytes)?;
-        let fd = OwnedFd::from(file);
-        let key = key_of(&rustix::fs::fstat(&fd)?);
-        Ok((fd, key))
-    }
-
-    /// What [`Snapshot::write`] wrote.
-    pub(crate) fn read(fd: OwnedFd) -> Option<(Arc<Self>, OwnedFd)> {
-        let file = File::from(fd);
-        let mut bytes = vec![0; usize::try_from(file.metadata().ok()?.len()).ok()?];
-        file.read_exact_at(&mut bytes, 0).ok()?;
-        let (mut entries, mut rest) = (Vec::new(), bytes.as_slice());
-        while let Some((ino, after)) = rest.split_first_chunk() {
-            let (kind, after) = after.split_first()?;
-            let (length, after) = after.split_first_chunk()?;
-            let (name, after) = after.split_at_checked(u32::from_ne_bytes(*length) as usize)?;
-            let kind = Kind::of_code(*kind);
-            entries.push(DirEntry { name: name.to_vec(), kind, ino: u64::from_ne_bytes(*ino) });
-            rest = after;
-        }
-        Some((Arc::new(Self { entries, _share: None }), file.into()))
-    }
 }
 
 /// Marks inode numbers of the file system below: ours never get so high.
@@ -211,7 +114,7 @@ impl FileSystem {
         let mut slot = handle.snapshot.lock();
         if offset > 0 {
             // None is left only of one whose last entry a predecessor gave out.
-            let none = || Arc::new(Snapshot { entries: Vec::new(), _share: None });
+            let none = || Arc::new(Snapshot::default());
             return Ok(slot.as_ref().map_or_else(none, Arc::clone));
         }
         self.handles.drop_listing(handle);
@@ -221,8 +124,7 @@ impl FileSystem {
         drop(world);
         // The former one of this directory goes first.
         *slot = None;
-        let share = Some(self.handles.listings.take(bytes_of(&entries))?);
-        let snapshot = Arc::new(Snapshot { entries, _share: share });
+        let snapshot = Arc::new(self.handles.listings.keep(entries)?);
         *slot = Some(Arc::clone(&snapshot));
         Ok(snapshot)
     }
@@ -240,7 +142,7 @@ impl FileSystem {
     pub(crate) fn list(&self, world: &World, inode: &Inode, looks: Looks) -> Result<Vec<DirEntry>, Errno> {
         let Some((path, place)) = self.place_of(inode.id) else { return Ok(Vec::new()) };
         if let Some(sealed) = world.sealed(&place) {
-            let listed = sealed.children(&inner_of(&place)).into_iter().map(|(name, what)| {
+            let listed = sealed.children(&place.inner()).into_iter().map(|(name, what)| {
                 let (kind, ino) = match what {
                     Name::Entry(entry) => (Kind::of_entry(entry), self.table.known(inode.id, &name)),
                     // The last and of the highest number: who copies in either order copies the
@@ -260,7 +162,7 @@ impl FileSystem {
         let mut entries = self.list_backed(inode, special.then_some(&path), looks)?;
         if let Some(open) = world.open(&place) {
             let tree = entries.iter().map(|entry| entry.name.clone()).collect();
-            let names = Self::names_elsewhere(open, &inner_of(&place), &tree);
+            let names = Self::names_elsewhere(open, &place.inner(), &tree);
             for (at, name) in names.into_iter().enumerate() {
                 let ino = self.table.known(inode.id, &name).unwrap_or(FOREIGN | inode.id << 24 | at as u64);
                 entries.push(DirEntry { name, kind: Kind::File, ino });
@@ -334,23 +236,5 @@ impl FileSystem {
     pub(crate) fn check_empty(&self, world: &World, id: u64) -> Result<(), Errno> {
         let inode = self.table.get(id)?;
         if self.list(world, &inode, Looks::Daemon)?.is_empty() { Ok(()) } else { fail(libc::ENOTEMPTY) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn open_directories_take_a_bounded_part_of_memory() {
-        let listings = Listings::default();
-        let half = LISTINGS_MAX / 2;
-        let (one, two) = (listings.take(half).unwrap(), listings.take(half).unwrap());
-        assert_eq!(listings.take(1).unwrap_err(), Errno(libc::ENOMEM));
-        drop(one);
-        let three = listings.take(half).unwrap();
-        drop((two, three));
-        assert_eq!(listings.0.load(Ordering::Relaxed), 0);
-        assert!(listings.take(2 * LISTINGS_MAX).is_ok(), "one directory can always be read");
     }
 }

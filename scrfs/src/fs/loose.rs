@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamp
 use super::attr::stat_of;
 use super::caller::dying_by_signal;
 use super::errno::fail;
-use super::place::Place;
+use super::view::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path, sys};
 use crate::boundary::Look;
@@ -237,7 +237,7 @@ impl FileSystem {
             rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
         }
         if matches!(entry.kind, LooseKind::File { .. }) {
-            super::rights::change_mode(file, entry.mode & 0o7777, self.privileged)?;
+            super::backing::change_mode(file, entry.mode & 0o7777, self.privileged)?;
             let of =
                 |stamp: Stamp| Timespec { tv_sec: stamp.secs, tv_nsec: stamp.nsecs.min(999_999_999).into() };
             let times = Timestamps { last_access: of(entry.atime), last_modification: of(entry.mtime) };

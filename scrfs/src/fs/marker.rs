@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use super::FileSystem;
 use super::caller::dying_by_signal;
-use super::handles::Handle;
-use super::place::Place;
+use super::files::Handle;
+use super::view::Place;
 use super::wait::Done;
 use crate::boundary::Marking;
 use crate::caller::Caller;

@@ -1,8 +1,7 @@
 //! The mounted tree: what programs see, over the backing tree in the cache.
 //!
 //! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading
-//! order: [`place`] says what a path means; [`table`] keeps the inodes; `world` what is held,
-//! frozen or sealed now; `names`, `create`, `rename`, `data`, `attrs`, `listing` are the
+//! order: `view` decides what is seen, without I/O; `inodes` keeps the inodes; `names`, `create`, `rename`, `data`, `attrs`, `listing` are the
 //! operations; `loose` brings pointer files to other nodes; `flat` finds files of datasets in the
 //! checkpoint path; `roots` where things are when the mount has several stores; `generation` what
 //! changes in sealed datasets need; `directory` and `marker` are those that other nodes take part
@@ -14,45 +13,33 @@
 pub mod alone;
 pub mod attr;
 mod attrs;
+mod backing;
+mod bound;
 pub(crate) mod caller;
 mod create;
 mod data;
-mod descriptors;
 mod directory;
-mod doomed;
 mod errno;
 mod eyes;
+mod files;
 mod flat;
-mod gates;
 mod generation;
-mod handles;
-mod inode;
+mod inodes;
 mod intent;
 mod listing;
 mod loose;
 mod marker;
-mod meter;
 mod names;
-mod nodes;
 mod open;
-mod pages;
-mod parked;
-mod partings;
-pub mod place;
 mod remove;
 mod rename;
 mod restore;
-mod rights;
-mod roots;
-pub(crate) mod rules;
-mod sealed;
 mod sys;
-pub mod table;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod view;
 mod wait;
-mod world;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -64,14 +51,17 @@ use rustix::fs::{Mode, OFlags};
 
 pub use self::attr::{Attr, Changes, Kind, SetTime};
 pub use self::attrs::Value;
+use self::backing::{Doomed, Root, Roots};
 pub use self::create::NewNode;
-pub use self::handles::Handle;
-pub use self::listing::{DirEntry, Taken};
+pub use self::files::{DirEntry, Handle};
+use self::files::{Handles, Meters, Pages};
+pub use self::inodes::ROOT;
+use self::inodes::{Gates, Partings, Table};
+pub use self::listing::Taken;
 pub use self::names::{Entry, Suspects};
 pub use self::open::{Data, Opened};
-use self::place::Namespace;
 pub use self::restore::Registered;
-use self::table::Table;
+use self::view::{Namespace, Rules, World};
 pub use self::wait::Done;
 use crate::boundary::GlobalRequests;
 use crate::errno::Errno;
@@ -103,24 +93,24 @@ pub struct FileSystem {
     root: Arc<OwnedFd>,
     root_path: PathBuf,
     /// All stores'.
-    roots: roots::Roots,
+    roots: Roots,
     /// Runs as root: may give files to their makers, and needs no permission bits.
     privileged: bool,
     names: Namespace,
     flat: flat::Flat,
     keep: Arc<Keep>,
     table: Table,
-    gates: gates::Gates,
+    gates: Gates,
     eyes: eyes::Eyes,
-    meters: meter::Meters,
-    pages: pages::Pages,
-    partings: partings::Partings,
-    world: RwLock<world::World>,
-    handles: handles::Handles,
-    descriptors: descriptors::Descriptors,
+    meters: Meters,
+    pages: Pages,
+    partings: Partings,
+    world: RwLock<World>,
+    handles: Handles,
+    descriptors: bound::Descriptors,
     waiters: wait::Waiters,
     wait_bound: RwLock<Duration>,
-    rules: RwLock<Arc<rules::Rules>>,
+    rules: RwLock<Arc<Rules>>,
     processes: caller::Processes,
     /// The mount's, `MAJOR:MINOR`.
     device: OnceLock<String>,
@@ -132,7 +122,7 @@ pub struct FileSystem {
     /// Directories whose removal was asked for here and is not decided; then, what is to be waited
     /// for.
     removing: Mutex<Vec<(RelPath, Option<u64>)>>,
-    doomed: OnceLock<doomed::Doomed>,
+    doomed: OnceLock<Doomed>,
     me: Weak<Self>,
     /// Taken over from a predecessor and not yet fetched by the adapter.
     registered: Mutex<Vec<Registered>>,
@@ -177,8 +167,8 @@ impl FileSystem {
         stores: Arc<Stores>,
         hands: Hands,
     ) -> Result<Arc<Self>, Errno> {
-        let roots = roots::Roots::open(trees, &checkpoint_path, stores)?;
-        let backings = roots.all().iter().map(roots::Root::backing).collect::<Result<Vec<_>, _>>()?;
+        let roots = Roots::open(trees, &checkpoint_path, stores)?;
+        let backings = roots.all().iter().map(Root::backing).collect::<Result<Vec<_>, _>>()?;
         let primary = roots.all().first().ok_or(Errno(libc::ENOENT))?;
         let (root, root_path) = (Arc::clone(&primary.tree), primary.path.clone());
         Ok(Arc::new_cyclic(|me| Self {
@@ -189,14 +179,14 @@ impl FileSystem {
             names: Namespace::new(checkpoint_path),
             flat: flat::Flat::default(),
             table: Table::over(backings, Arc::clone(&keep)),
-            gates: gates::Gates::default(),
+            gates: Gates::default(),
             eyes: eyes::Eyes::default(),
-            meters: meter::Meters::default(),
-            pages: pages::Pages::default(),
-            partings: partings::Partings::default(),
-            world: RwLock::new(Rank::World, world::World::default()),
-            handles: handles::Handles::new(Arc::clone(&keep)),
-            descriptors: descriptors::Descriptors::default(),
+            meters: Meters::default(),
+            pages: Pages::default(),
+            partings: Partings::default(),
+            world: RwLock::new(Rank::World, World::default()),
+            handles: Handles::new(Arc::clone(&keep)),
+            descriptors: bound::Descriptors::default(),
             keep,
             waiters: wait::Waiters::new(hands),
             wait_bound: RwLock::leaf(WAIT_BOUND),
@@ -222,12 +212,12 @@ impl FileSystem {
         signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
         self.drop_doubles()?;
         let trees: Vec<&Path> = self.roots.all().iter().map(|root| root.path.as_path()).collect();
-        let _ = self.doomed.set(doomed::Doomed::open(&trees, self.waiters.hands().clone())?);
+        let _ = self.doomed.set(Doomed::open(&trees, self.waiters.hands().clone())?);
         Ok(())
     }
 
     /// The deleting half; not before [`FileSystem::begin`].
-    fn doomed(&self) -> Result<&doomed::Doomed, Errno> {
+    fn doomed(&self) -> Result<&Doomed, Errno> {
         self.doomed.get().ok_or(Errno(libc::EAGAIN))
     }
 
@@ -255,7 +245,7 @@ impl FileSystem {
     }
 
     /// The job's rules for names, as they are now.
-    fn rules(&self) -> Arc<rules::Rules> {
+    fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.read())
     }
 
@@ -278,7 +268,7 @@ impl FileSystem {
 
     /// A regular file on the file system of each store, to try passthrough with.
     pub fn probe_files(&self) -> Result<Vec<OwnedFd>, Errno> {
-        let probe = |root: &roots::Root| {
+        let probe = |root: &Root| {
             let dir = root.path.parent().unwrap_or(&root.path);
             let path = dir.join(format!(".probe.{}", std::process::id()));
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;

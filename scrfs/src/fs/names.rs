@@ -11,14 +11,11 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use super::FileSystem;
 use super::attr::{Attr, Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
-use super::eyes::is_eye;
-use super::inode::{Backing, Inode, Key};
+use super::inodes::{Backing, Inode, Key, is_eye};
 use super::intent::key_at;
-use super::place::Place;
 use super::restore::mark_at;
-use super::sealed::Sealed;
+use super::view::{Place, Sealed, World};
 use super::wait::Done;
-use super::world::World;
 use crate::dataset::MARKER;
 use crate::dataset::{self, EntryKind};
 use crate::errno::Errno;
@@ -166,7 +163,7 @@ impl FileSystem {
         parent: u64,
         name: &[u8],
     ) -> Result<Entry, Errno> {
-        let inner = inner_of(place);
+        let inner = place.inner();
         if place.is_marker() {
             if !sealed.shows_marker() {
                 return fail(libc::ENOENT);
@@ -247,7 +244,7 @@ impl FileSystem {
         let world = self.world.read();
         if let Some((_, place)) = self.place_of(id) {
             if let Some(sealed) = world.sealed(&place) {
-                let inner = inner_of(&place);
+                let inner = place.inner();
                 if place.is_marker() {
                     return Ok((marker_attr(sealed, &inner, &inode)?, Duration::ZERO));
                 }
@@ -255,7 +252,7 @@ impl FileSystem {
                 let attr_ttl = self.ttls_sealed(&attr).1;
                 return Ok((attr, attr_ttl));
             }
-            let inner = inner_of(&place);
+            let inner = place.inner();
             if let Some(open) = world.open(&place)
                 && inode.backing().is_none()
                 && open.file(&inner).is_some()
@@ -277,7 +274,7 @@ impl FileSystem {
         if let Some((_, place)) = self.place_of(id)
             && let Some(sealed) = world.sealed(&place)
         {
-            return match sealed.entry(&inner_of(&place)).map(|entry| &entry.kind) {
+            return match sealed.entry(&place.inner()).map(|entry| &entry.kind) {
                 Some(EntryKind::Symlink(target)) => Ok(target.clone()),
                 Some(_) => fail(libc::EINVAL),
                 None => fail(libc::ENOENT),
@@ -386,12 +383,4 @@ fn marker_attr(sealed: &Sealed, inner: &RelPath, inode: &Inode) -> Result<Attr, 
         return Ok(Attr::of(inode.id, &stat));
     }
     sealed.attr(inode.id, inner).ok_or(Errno(libc::ENOENT))
-}
-
-/// The path within the dataset.
-pub(crate) fn inner_of(place: &Place) -> RelPath {
-    match place {
-        Place::Inside { inner, .. } => inner.clone(),
-        Place::Outside | Place::Top | Place::Entry(_) => RelPath::root(),
-    }
 }

@@ -11,16 +11,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::attr::{key_of, stat_of};
 use super::errno::{Stop, fail};
-use super::eyes::is_eye;
-use super::gates::Change;
-use super::handles::Handle;
-use super::inode::{Backing, Inode};
-use super::names::inner_of;
-use super::partings::Moment;
-use super::place::Place;
-use super::sealed::Sealed;
+use super::files::Handle;
+use super::inodes::{Backing, Change, Inode, Moment, is_eye};
+use super::view::{Place, Sealed, World};
 use super::wait::Done;
-use super::world::World;
 use super::{FileSystem, proc_path};
 use crate::caller::Caller;
 use crate::dataset::EntryKind;
@@ -152,7 +146,7 @@ impl FileSystem {
             if place.is_marker() {
                 return Ok(Step::Opened(self.open_marker(sealed, caller, id, flags)?));
             }
-            let inner = inner_of(&place);
+            let inner = place.inner();
             if !changes && !self.have_bytes(sealed, &inode, &path, &inner)? {
                 return Ok(Step::Fetch(sealed.id(), inner));
             }

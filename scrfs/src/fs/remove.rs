@@ -8,9 +8,8 @@ use super::FileSystem;
 use super::attr::Kind;
 use super::create::effect;
 use super::errno::{Stop, fail};
-use super::names::inner_of;
+use super::view::World;
 use super::wait::Done;
-use super::world::World;
 use crate::caller::Caller;
 use crate::control::DirOp;
 use crate::errno::Errno;
@@ -82,7 +81,7 @@ impl FileSystem {
             if self.will_hide(caller.unique, sealed, &place) {
                 return Ok(());
             }
-            let inner = inner_of(&place);
+            let inner = place.inner();
             if place.is_marker() {
                 if !sealed.shows_marker() {
                     return fail(libc::ENOENT);

@@ -8,12 +8,10 @@ use super::FileSystem;
 use super::attr::Kind;
 use super::create::{Grows, effect};
 use super::errno::{Stop, fail};
-use super::inode::Key;
+use super::inodes::Key;
 use super::intent::key_at;
-use super::names::inner_of;
-use super::place::Place;
+use super::view::{Place, World};
 use super::wait::Done;
-use super::world::World;
 use crate::boundary::Marking;
 use crate::caller::Caller;
 use crate::control::DirOp;
@@ -174,7 +172,7 @@ impl FileSystem {
     fn is_directory(&self, world: &World, at: &At, place: &Place) -> bool {
         match world.sealed(place) {
             Some(sealed) => {
-                sealed.entry(&inner_of(place)).is_some_and(|entry| Kind::of_entry(entry) == Kind::Directory)
+                sealed.entry(&place.inner()).is_some_and(|entry| Kind::of_entry(entry) == Kind::Directory)
             }
             None => self.kind_at(at) == Ok(FileType::Directory),
         }
@@ -203,7 +201,7 @@ impl FileSystem {
             return Ok(step);
         }
         if let Some(sealed) = world.sealed(&from_place) {
-            let inner = inner_of(&from_place);
+            let inner = from_place.inner();
             let repeats = to_place.is_marker() && to_place.dataset() == from_place.dataset();
             if repeats && sealed.entry(&inner).is_some_and(|entry| Kind::of_entry(entry) == Kind::File) {
                 // Two ranks set the marker at once, and this one's file was sealed with the rest
@@ -257,7 +255,7 @@ impl FileSystem {
             // The marker may be set again by a rename, as by any other way.
             Some(sealed) if to_place.is_marker() => {
                 if !sealed.shows_marker() {
-                    self.show(sealed, &inner_of(&to_place));
+                    self.show(sealed, &to_place.inner());
                 }
             }
             _ => Self::need_open(world, &to_place)?,

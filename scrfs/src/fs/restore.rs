@@ -17,12 +17,9 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, Stat};
 use super::FileSystem;
 use super::attr::{key_of, stat_of};
 use super::caller::Process;
-use super::handles::Handle;
-use super::inode::{Backing, Inode, Key};
-use super::listing::Snapshot;
-use super::place::Place;
-use super::sealed::Sealed;
-use super::world::World;
+use super::files::{Handle, Snapshot};
+use super::inodes::{Backing, Inode, Key};
+use super::view::{Place, Sealed, World};
 use crate::errno::Errno;
 use crate::keep::keeper::Keepers;
 use crate::keep::records::{KeptFile, KeptInode, SealedMark, mark_of};
@@ -285,7 +282,7 @@ impl FileSystem {
 
 /// The mark of a sealed place.
 pub(crate) fn mark_at(sealed: &Sealed, place: &Place) -> SealedMark {
-    mark_in(sealed, &super::names::inner_of(place))
+    mark_in(sealed, &place.inner())
 }
 
 fn mark_in(sealed: &Sealed, path: &RelPath) -> SealedMark {

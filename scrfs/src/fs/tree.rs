@@ -13,11 +13,9 @@ use rustix::fs::{FileType, OFlags};
 
 use super::attr::{key_of, stat_of};
 use super::errno::fail;
-use super::handles::Handle;
-use super::inode::Key;
-use super::place::Place;
-use super::rules::Rules;
-use super::sealed::Sealed;
+use super::files::Handle;
+use super::inodes::Key;
+use super::view::{Place, Rules, Sealed};
 use super::{FileSystem, sys};
 use crate::boundary::{Generation, Look, MountedTree, Writer};
 use crate::control::loose::LooseEntry;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::FileSystem;
 use super::caller::fatal_signal_pending;
 use super::errno::Stop;
-use super::world::World;
+use super::view::World;
 use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::lane::Hands;

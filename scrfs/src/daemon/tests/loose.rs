@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::loose::{Age, LooseEntry, LooseKind, LooseOwner, LooseStamp, LooseVersion};
 use crate::fs::FileSystem;
-use crate::fs::table::ROOT;
+use crate::fs::ROOT;
 use crate::ids::RequestId;
 
 /// A node whose programs work without a kernel.

@@ -24,8 +24,7 @@ use crate::dataset::{
     Protections, Scheme, Stamp,
 };
 use crate::errno::Errno;
-use crate::fs::table::ROOT;
-use crate::fs::{Changes, Done, Entry, FileSystem, Kind, NewNode, SetTime, Taken};
+use crate::fs::{Changes, Done, Entry, FileSystem, Kind, NewNode, ROOT, SetTime, Taken};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::keep::Keep;
 use crate::lane::Hands;

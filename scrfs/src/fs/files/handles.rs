@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::attr::{key_of, stat_of};
-use super::caller::Process;
-use super::descriptors::Bound;
-use super::inode::{Inode, Key};
-use super::listing::{Listings, Snapshot};
+use super::snapshot::{Listings, Snapshot};
 use crate::errno::Errno;
+use crate::fs::attr::{key_of, stat_of};
+use crate::fs::bound::Bound;
+use crate::fs::caller::Process;
+use crate::fs::inodes::{Inode, Key};
 use crate::keep::Keep;
 use crate::keep::intents::{is_resent, number_of};
 use crate::keep::records::{KeptFd, KeptFile};
@@ -176,7 +176,7 @@ impl Handles {
     }
 
     /// Some process runs the program with that inode number. /proc/PID/exe tells too, but waits for
-    /// execve(2) to go on (see [`super::caller::Sought::is_held_by`]).
+    /// execve(2) to go on (see [`crate::fs::caller::Sought::is_held_by`]).
     pub(crate) fn is_executed(&self, inode: u64) -> bool {
         self.files.read().values().any(|slot| slot.value.inode.id == inode && slot.value.is_program())
     }

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use super::place::RESERVED_AT_ROOT;
 use crate::errno::Errno;
 use crate::faults;
+use crate::fs::view::RESERVED_AT_ROOT;
 use crate::lane::{Hands, Lane};
 use crate::lock::{Condvar, Mutex};
 use crate::path::RelPath;
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     fn path(fd: &OwnedFd) -> String {
-        super::super::proc_path(fd)
+        crate::fs::proc_path(fd)
     }
 
     #[test]

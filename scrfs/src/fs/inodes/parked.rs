@@ -13,11 +13,11 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::{Resource, getrlimit};
 
-use super::attr::{key_of, stat_of};
-use super::descriptors::Bound;
 use super::inode::{Backing, Inode, Key};
 use super::nodes::{Held, Nodes};
 use crate::errno::Errno;
+use crate::fs::attr::{key_of, stat_of};
+use crate::fs::bound::Bound;
 
 /// Descriptors of inodes at most; and of what a process may have, this part: the rest is for open
 /// files.

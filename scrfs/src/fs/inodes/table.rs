@@ -12,34 +12,15 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::eyes::is_eye;
 use super::inode::{Backing, Inode, Key};
 use super::nodes::Nodes;
+use super::numbers::{ROOT, is_eye};
 use super::parked::{Pool, too_many};
 use crate::errno::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
 use crate::lock::{Mutex, Rank};
 use crate::path::RelPath;
-
-/// The root's number, as FUSE wants it.
-pub const ROOT: u64 = 1;
-
-/// Numbers from here on are not those of backing inodes. (xfs comes near it on file systems of an
-/// exbibyte.)
-pub(super) const OWN_BOUND: u64 = 1 << 56;
-
-/// Where a number says in which other store its inode is: above those that are counted up from
-/// [`OWN_BOUND`], and below those of files that are not there ([`super::eyes`]).
-const STORE_SHIFT: u32 = 57;
-const STORES_MAX: u64 = 1 << 5;
-
-/// The number of a backing inode in the file system of a store, where it can be ours too.
-pub(super) fn own_number(devices: &[u64], key: Key) -> Option<u64> {
-    let store = devices.iter().position(|device| *device == key.0)? as u64;
-    let fits = key.1 > ROOT && key.1 < OWN_BOUND && store < STORES_MAX;
-    fits.then_some(store << STORE_SHIFT | key.1)
-}
 
 /// All inodes that the kernel may ask about.
 #[derive(Debug)]
@@ -282,6 +263,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::super::nodes::Held;
+    use super::super::numbers::{OWN_BOUND, STORE_SHIFT};
     use super::*;
 
     fn backing(n: u64) -> Backing {

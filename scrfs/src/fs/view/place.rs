@@ -12,7 +12,7 @@ pub(crate) const RESERVED_AT_ROOT: &[u8] = b".scrfs";
 
 /// Where a path is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// Node-local scratch, or a directory above the checkpoint path.
     Outside,
     /// The checkpoint path itself.
@@ -30,7 +30,7 @@ pub enum Place {
 
 impl Place {
     /// The dataset that the path belongs to or names.
-    pub fn dataset(&self) -> Option<&[u8]> {
+    pub(crate) fn dataset(&self) -> Option<&[u8]> {
         match self {
             Self::Entry(name) | Self::Inside { dataset: name, .. } => Some(name),
             Self::Outside | Self::Top => None,
@@ -38,12 +38,18 @@ impl Place {
     }
 
     /// True for the marker of a dataset.
-    pub fn is_marker(&self) -> bool {
+    pub(crate) fn is_marker(&self) -> bool {
         matches!(self, Self::Inside { inner, .. } if inner.as_bytes() == MARKER)
     }
-}
 
-impl Place {
+    /// The path within the dataset.
+    pub(crate) fn inner(&self) -> RelPath {
+        match self {
+            Self::Inside { inner, .. } => inner.clone(),
+            Self::Outside | Self::Top | Self::Entry(_) => RelPath::root(),
+        }
+    }
+
     /// True for what keeps a dataset from being sealed.
     pub(crate) fn is_invalid(&self) -> bool {
         matches!(self, Self::Inside { inner, .. } if inner.as_bytes() == INVALID)
@@ -52,23 +58,23 @@ impl Place {
 
 /// The mount's name rules.
 #[derive(Debug, Clone)]
-pub struct Namespace {
+pub(crate) struct Namespace {
     checkpoint: RelPath,
 }
 
 impl Namespace {
     /// Datasets live in `checkpoint`, relative to the mount's root.
-    pub fn new(checkpoint: RelPath) -> Self {
+    pub(crate) fn new(checkpoint: RelPath) -> Self {
         Self { checkpoint }
     }
 
     /// The checkpoint path.
-    pub fn checkpoint(&self) -> &RelPath {
+    pub(crate) fn checkpoint(&self) -> &RelPath {
         &self.checkpoint
     }
 
     /// Where `path` is.
-    pub fn place(&self, path: &RelPath) -> Place {
+    pub(crate) fn place(&self, path: &RelPath) -> Place {
         let Some(below) = path.strip(&self.checkpoint) else { return Place::Outside };
         match below.split_first() {
             None => Place::Top,
@@ -78,7 +84,7 @@ impl Namespace {
     }
 
     /// No program may make or see this name.
-    pub fn reserved(&self, path: &RelPath) -> bool {
+    pub(crate) fn reserved(&self, path: &RelPath) -> bool {
         if path.as_bytes() == RESERVED_AT_ROOT {
             return true;
         }
@@ -86,26 +92,26 @@ impl Namespace {
     }
 
     /// The checkpoint path or a directory above it: neither moves nor goes.
-    pub fn fixed(&self, path: &RelPath) -> bool {
+    pub(crate) fn fixed(&self, path: &RelPath) -> bool {
         self.checkpoint.strip(path).is_some()
     }
 
     /// A marker's name deeper in a dataset: an ordinary file that its maker may have meant as a
     /// marker.
-    pub fn mistaken_marker(&self, path: &RelPath) -> bool {
+    pub(crate) fn mistaken_marker(&self, path: &RelPath) -> bool {
         let Place::Inside { inner, .. } = self.place(path) else { return false };
         inner.split_last().is_some_and(|(dir, name)| !dir.is_root() && name == MARKER)
     }
 
     /// What other nodes are told: paths relative to the checkpoint path. `None`: the operation
     /// leads out of it.
-    pub fn outward(&self, op: &DirOp) -> Option<DirOp> {
+    pub(crate) fn outward(&self, op: &DirOp) -> Option<DirOp> {
         with_paths(op, |path| path.strip(&self.checkpoint))
     }
 
     /// What other nodes tell; the inverse of [`Namespace::outward`]. `None`: the whole path would
     /// be too long.
-    pub fn inward(&self, op: &DirOp) -> Option<DirOp> {
+    pub(crate) fn inward(&self, op: &DirOp) -> Option<DirOp> {
         with_paths(op, |path| self.checkpoint.concat(path).ok())
     }
 
@@ -115,7 +121,7 @@ impl Namespace {
     }
 
     /// The directory of dataset `name`.
-    pub fn dataset_path(&self, name: &[u8]) -> Result<RelPath, PathError> {
+    pub(crate) fn dataset_path(&self, name: &[u8]) -> Result<RelPath, PathError> {
         self.checkpoint.join(name)
     }
 }

@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 
-use super::attr::{key_of, stat_of};
-use super::inode::Backing;
-use super::place::Place;
-use super::{FileSystem, proc_path};
 use crate::dataset::FLAT;
 use crate::errno::Errno;
+use crate::fs::attr::{key_of, stat_of};
+use crate::fs::inodes::Backing;
+use crate::fs::view::Place;
+use crate::fs::{FileSystem, proc_path};
 use crate::path::RelPath;
 use crate::store::beneath;
 use crate::stores::{PRIMARY, Stores};
@@ -34,21 +34,21 @@ const ACL_MAX: usize = 1 << 16;
 
 /// One store's tree.
 #[derive(Debug)]
-pub(super) struct Root {
+pub(crate) struct Root {
     /// Opened with O_PATH.
-    pub(super) tree: Arc<OwnedFd>,
-    pub(super) path: PathBuf,
+    pub(crate) tree: Arc<OwnedFd>,
+    pub(crate) path: PathBuf,
     /// The checkpoint path in it.
     checkpoint: Arc<OwnedFd>,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Roots {
+pub(crate) struct Roots {
     all: Vec<Root>,
     /// Directories of the checkpoint path that are in each tree.
     own: u64,
-    pub(super) stores: Arc<Stores>,
+    pub(crate) stores: Arc<Stores>,
 }
 
 impl Root {
@@ -60,12 +60,12 @@ impl Root {
         Ok(Self { tree: Arc::new(tree), path: path.to_owned(), checkpoint: Arc::new(checkpoint) })
     }
 
-    pub(super) fn backing(&self) -> Result<Backing, Errno> {
+    pub(crate) fn backing(&self) -> Result<Backing, Errno> {
         Ok(Backing { fd: Arc::clone(&self.tree), key: key_of(&stat_of(&self.tree)?) })
     }
 
     /// Opens a directory of this tree for reading.
-    pub(super) fn read(&self, path: &RelPath) -> Result<OwnedFd, Errno> {
+    pub(crate) fn read(&self, path: &RelPath) -> Result<OwnedFd, Errno> {
         open_below(&self.tree, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)
     }
 
@@ -76,18 +76,18 @@ impl Root {
 
 impl Roots {
     /// Opens the trees at `paths`, of which there is one for each of `stores`.
-    pub(super) fn open(paths: &[PathBuf], checkpoint: &RelPath, stores: Arc<Stores>) -> Result<Self, Errno> {
+    pub(crate) fn open(paths: &[PathBuf], checkpoint: &RelPath, stores: Arc<Stores>) -> Result<Self, Errno> {
         let all = paths.iter().map(|path| Root::open(path, checkpoint)).collect::<Result<Vec<_>, _>>()?;
         // What is to be deleted has one at the root.
         let own = u64::from(checkpoint.is_root());
         Ok(Self { all, own, stores })
     }
 
-    pub(super) fn all(&self) -> &[Root] {
+    pub(crate) fn all(&self) -> &[Root] {
         &self.all
     }
 
-    pub(super) fn is_one(&self) -> bool {
+    pub(crate) fn is_one(&self) -> bool {
         self.all.len() < 2
     }
 
@@ -97,7 +97,7 @@ impl Roots {
     }
 
     /// The checkpoint path's attributes, over all trees.
-    pub(super) fn widen(&self, stat: &mut Stat) {
+    pub(crate) fn widen(&self, stat: &mut Stat) {
         for root in self.all.iter().skip(1) {
             let Ok(other) = stat_of(&root.checkpoint) else { continue };
             // A file system that does not count directories has 1.
@@ -188,12 +188,12 @@ fn open_below(root: &OwnedFd, path: &RelPath, flags: OFlags) -> Result<OwnedFd, 
 impl FileSystem {
     /// Opens `path` of the tree; no symlink on the way is followed, and none at its end unless
     /// `flags` allows it.
-    pub(super) fn open_in_tree(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub(crate) fn open_in_tree(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         self.open_in_store(path, flags).map(|(_, fd)| fd)
     }
 
     /// The same, with the store that it is in.
-    pub(super) fn open_in_store(&self, path: &RelPath, flags: OFlags) -> Result<(usize, OwnedFd), Errno> {
+    pub(crate) fn open_in_store(&self, path: &RelPath, flags: OFlags) -> Result<(usize, OwnedFd), Errno> {
         match open_below(&self.root, path, flags) {
             Err(Errno(libc::ENOENT)) if self.may_be_elsewhere(path) => {}
             other => return other.map(|fd| (PRIMARY, fd)),
@@ -212,12 +212,12 @@ impl FileSystem {
     }
 
     /// O_PATH descriptor of a directory of the tree.
-    pub(super) fn open_directory(&self, path: &RelPath) -> Result<OwnedFd, Errno> {
+    pub(crate) fn open_directory(&self, path: &RelPath) -> Result<OwnedFd, Errno> {
         self.open_in_tree(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
     }
 
     /// The directory that `path` is in, or would be made in, and its store.
-    pub(super) fn open_above(&self, path: &RelPath) -> Result<(usize, OwnedFd), Errno> {
+    pub(crate) fn open_above(&self, path: &RelPath) -> Result<(usize, OwnedFd), Errno> {
         let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
         if !self.roots.is_one()
             && above == *self.names.checkpoint()
@@ -229,7 +229,7 @@ impl FileSystem {
     }
 
     /// The backing directory in which `name` of inode `parent` is, or would be made.
-    pub(super) fn directory_of(&self, parent: u64, name: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
+    pub(crate) fn directory_of(&self, parent: u64, name: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
         let directory = self.table.get(parent)?.fd()?;
         if self.roots.is_one() || !self.is_checkpoint(parent) {
             return Ok(directory);
@@ -242,17 +242,17 @@ impl FileSystem {
     }
 
     /// Backing directories beside its own in which names of inode `id` are.
-    pub(super) fn other_directories(&self, id: u64) -> &[Root] {
+    pub(crate) fn other_directories(&self, id: u64) -> &[Root] {
         if !self.roots.is_one() && self.is_checkpoint(id) { &self.roots.all()[1..] } else { &[] }
     }
 
     /// The same for a path.
-    pub(super) fn other_directories_at(&self, path: &RelPath) -> &[Root] {
+    pub(crate) fn other_directories_at(&self, path: &RelPath) -> &[Root] {
         if !self.roots.is_one() && path == self.names.checkpoint() { &self.roots.all()[1..] } else { &[] }
     }
 
     /// The tree of the store that an inode is in; `None` for the primary's.
-    pub(super) fn store_of(&self, id: u64) -> Option<&OwnedFd> {
+    pub(crate) fn store_of(&self, id: u64) -> Option<&OwnedFd> {
         if self.roots.is_one() {
             return None;
         }
@@ -265,7 +265,7 @@ impl FileSystem {
     }
 
     /// Where the directory `path` is to be made: a dataset's in the store that it shall have.
-    pub(super) fn open_to_make(&self, path: &RelPath, mode: u32) -> Result<OwnedFd, Errno> {
+    pub(crate) fn open_to_make(&self, path: &RelPath, mode: u32) -> Result<OwnedFd, Errno> {
         let is_new = |name: &[u8]| self.roots.with(name).is_none();
         let at = match self.names.place(path) {
             Place::Entry(name) if !self.roots.is_one() && mode & FLAT != FLAT && is_new(&name) => {
@@ -285,7 +285,7 @@ impl FileSystem {
     }
 
     /// Where a directory at `from` gets the name `to`: its own store, if `to` may be in any.
-    pub(super) fn open_to_move(&self, (store, to): (usize, &RelPath)) -> Result<(usize, OwnedFd), Errno> {
+    pub(crate) fn open_to_move(&self, (store, to): (usize, &RelPath)) -> Result<(usize, OwnedFd), Errno> {
         let above = to.split_last().map(|(above, _)| above);
         if !self.roots.is_one() && above.as_ref() == Some(self.names.checkpoint()) {
             return Ok((store, self.roots.all()[store].checkpoint.try_clone()?));
@@ -295,7 +295,7 @@ impl FileSystem {
 
     /// After a directory got the name `to` in `store`: the empty one that had it in another store
     /// goes.
-    pub(super) fn remove_replaced(&self, (store, to): (usize, &RelPath)) -> Result<(), Errno> {
+    pub(crate) fn remove_replaced(&self, (store, to): (usize, &RelPath)) -> Result<(), Errno> {
         let Place::Entry(name) = self.names.place(to) else { return Ok(()) };
         for (at, root) in self.roots.all().iter().enumerate() {
             if at != store && !self.roots.is_one() && root.has(&name) {
@@ -310,7 +310,7 @@ impl FileSystem {
 
     /// Of names that are in several stores the empty directories go, but for one. What a rename
     /// left that was interrupted is such a one; anything else is told.
-    pub(super) fn drop_doubles(&self) -> Result<(), Errno> {
+    pub(crate) fn drop_doubles(&self) -> Result<(), Errno> {
         if self.roots.is_one() {
             return Ok(());
         }
@@ -338,7 +338,7 @@ impl FileSystem {
 
 impl Root {
     /// Opened for reading.
-    pub(super) fn read_checkpoint(&self, quiet: bool) -> Result<OwnedFd, Errno> {
+    pub(crate) fn read_checkpoint(&self, quiet: bool) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let flags = if quiet { flags | OFlags::NOATIME } else { flags };
         Ok(rustix::fs::openat(&self.checkpoint, ".", flags, Mode::empty())?)

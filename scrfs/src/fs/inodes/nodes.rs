@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 use smallvec::SmallVec;
 
 use super::inode::{Backing, Inode, Key, Known};
+use super::numbers::{OWN_BOUND, ROOT, own_number};
 use super::parked::Pool;
-use super::table::{OWN_BOUND, ROOT, own_number};
 use crate::errno::Errno;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};

@@ -12,7 +12,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
 use super::FileSystem;
-use super::inode::{Backing, Inode};
+use super::inodes::{Backing, Inode};
 use crate::errno::Errno;
 use crate::lock::Mutex;
 

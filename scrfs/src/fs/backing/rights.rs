@@ -15,10 +15,10 @@ use rustix::thread::{
     CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits, set_thread_groups,
 };
 
-use super::attr::stat_of;
-use super::{FileSystem, proc_path};
 use crate::caller::Caller;
 use crate::errno::Errno;
+use crate::fs::attr::stat_of;
+use crate::fs::{FileSystem, proc_path};
 
 /// Capabilities as bits in /proc.
 const FOWNER: u64 = 1 << 3;

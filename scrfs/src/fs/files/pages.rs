@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use rustix::fs::{Stat, StatVfsMountFlags};
 
-use super::attr::{key_of, now, stat_of};
 use crate::dataset::Stamp;
+use crate::fs::attr::{key_of, now, stat_of};
 use crate::lock::Mutex;
 
 /// Files that are remembered; past that all are forgotten, which costs each one reading.

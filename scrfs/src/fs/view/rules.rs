@@ -6,7 +6,6 @@ use crate::control::{LooseRules, Settings};
 use crate::path::NAME_BYTES_MAX;
 use crate::pattern::NamePattern;
 
-use super::flat::FlatName;
 use super::place::{Place, RESERVED_AT_ROOT, RESERVED_IN_DATASET};
 use crate::dataset::{INVALID, MARKER};
 
@@ -27,6 +26,14 @@ pub(crate) struct Rules {
     /// `SCRFS_DATASET_PATTERN`.
     pub(crate) dataset_pattern: Option<NamePattern>,
     loose: LooseRules,
+}
+
+/// A name of the checkpoint path that is one of a dataset's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlatName<'name> {
+    pub(crate) dataset: &'name [u8],
+    /// In the dataset's directory.
+    pub(crate) inner: &'name [u8],
 }
 
 impl Rules {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::boundary::IoRecord;
 
-use super::attr::stat_of;
 use super::handles::Handle;
 use crate::dataset::Stamp;
+use crate::fs::attr::stat_of;
 use crate::lock::Mutex;
 
 /// Files open at once of which there is a record; of more there is none.
@@ -48,7 +48,7 @@ struct Meter {
 
 /// All records that are being taken.
 #[derive(Debug, Default)]
-pub(super) struct Meters {
+pub(crate) struct Meters {
     on: AtomicBool,
     /// Some file has a meter: only then it is looked for.
     running: AtomicU64,
@@ -56,12 +56,12 @@ pub(super) struct Meters {
 }
 
 impl Meters {
-    pub(super) fn switch(&self, on: bool) {
+    pub(crate) fn switch(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
     }
 
     /// A file is open; `path` tells its name if it is wanted.
-    pub(super) fn opened(&self, handle: &Handle, uid: u32, path: impl FnOnce() -> Option<String>) {
+    pub(crate) fn opened(&self, handle: &Handle, uid: u32, path: impl FnOnce() -> Option<String>) {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
@@ -90,7 +90,7 @@ impl Meters {
     }
 
     /// The daemon has read or written, or could not.
-    pub(super) fn moved<E>(&self, handle: &Handle, what: Failing, outcome: &Result<usize, E>) {
+    pub(crate) fn moved<E>(&self, handle: &Handle, what: Failing, outcome: &Result<usize, E>) {
         self.change(handle, |meter| match (outcome, what) {
             (Ok(bytes), Failing::Read) => meter.read += *bytes as u64,
             (Ok(bytes), Failing::Write) => meter.written += *bytes as u64,
@@ -108,7 +108,7 @@ impl Meters {
     }
 
     /// A handle is gone; the record, if it was the last.
-    pub(super) fn closed(&self, handle: &Handle) -> Option<IoRecord> {
+    pub(crate) fn closed(&self, handle: &Handle) -> Option<IoRecord> {
         if self.running.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -164,7 +164,7 @@ fn rate(bytes: u64, time: Duration) -> u64 {
 }
 
 fn size_and_time(handle: &Handle) -> Option<(u64, Stamp)> {
-    let attr = super::attr::Attr::of(0, &stat_of(handle.inode.fd().ok()?).ok()?);
+    let attr = crate::fs::attr::Attr::of(0, &stat_of(handle.inode.fd().ok()?).ok()?);
     Some((attr.size, attr.mtime))
 }
 

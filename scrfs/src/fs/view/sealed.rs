@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::attr::{Attr, Changes, stat_of};
-use super::inode::{Backing, Key};
 use crate::boundary::Generation;
 use crate::dataset::MARKER;
 use crate::dataset::{CatalogIndex, Entry, EntryKind, Names, Stamp};
 use crate::errno::Errno;
+use crate::fs::attr::{Attr, Changes, stat_of};
+use crate::fs::inodes::{Backing, Key};
 use crate::ids::DatasetId;
 use crate::lock::{Mutex, RwLock};
 use crate::path::RelPath;
