@@ -181,7 +181,7 @@ impl FileSystem {
             None => rustix::fs::fstatvfs(&self.root)?,
             Some(tree) => rustix::fs::fstatvfs(tree)?,
         };
-        Ok(match self.requests().ok() {
+        Ok(match self.node.get().ok() {
             Some(node) => node.room(room),
             None => room,
         })
@@ -278,7 +278,7 @@ impl FileSystem {
                 return Ok(None);
             }
         }
-        let facts = self.requests()?.describe(dataset, &inner);
+        let facts = self.node.get()?.describe(dataset, &inner);
         Ok(facts.into_iter().find(|(name, _)| name.as_bytes() == asked).map(|(_, value)| value))
     }
 

@@ -5,7 +5,6 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::fcntl_dupfd_cloexec;
@@ -69,7 +68,7 @@ impl FileSystem {
     fn has_descriptors(&self) -> bool {
         let bound = self.descriptors.bound;
         let another = || fcntl_dupfd_cloexec(&self.root, 0).ok().filter(|fd| bound.admits(fd));
-        let one = self.passthrough.load(Ordering::Acquire);
+        let one = self.kernel.serves_data();
         another().is_some_and(|_held| one || another().is_some())
     }
 
@@ -107,7 +106,7 @@ impl FileSystem {
         if told.is_none_or(|last| now.duration_since(last) >= CALM) {
             *told = Some(now);
             drop(told);
-            self.note(format!(
+            self.node.note(format!(
                 "programs have all files open that this daemon has descriptors for ({}): further opens get EMFILE, all else \
                  goes on; close files, or mount with a higher limit of open files (ulimit -n)",
                 self.descriptors.bound.0

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::bound::Bound;
 use crate::caller::Caller;
@@ -73,9 +73,22 @@ fn command_of(name: &fs::File) -> Option<Vec<u8>> {
 pub(crate) struct Processes {
     known: Mutex<HashMap<u32, Arc<Known>>>,
     bound: Bound,
+    /// The mount's, `MAJOR:MINOR`.
+    device: OnceLock<String>,
 }
 
 impl Processes {
+    /// Tells the device of the mount, by which descriptors of its files are known from others;
+    /// once.
+    pub(crate) fn set_device(&self, device: String) {
+        let _ = self.device.set(device);
+    }
+
+    /// The file with inode number `number` and this name, among the descriptors of processes.
+    pub(crate) fn sought<'a>(&'a self, number: u64, name: &'a [u8]) -> Sought<'a> {
+        Sought { number, name, device: self.device.get().map(String::as_str) }
+    }
+
     /// The process of `caller`.
     pub(crate) fn of(&self, caller: Caller) -> Arc<Process> {
         if caller.tid == 0 {

@@ -214,15 +214,15 @@ impl FileSystem {
 
     fn announce_at(&self, caller: Caller, path: &RelPath, place: &Place, grows: Grows) -> Result<(), Errno> {
         if self.names.mistaken_marker(path) || self.rules().mistaken(place) {
-            self.note(format!(
+            self.node.note(format!(
                 "{path}: a marker counts only at the top of a dataset; this is an ordinary file"
             ));
         }
         let path = path.strip(self.names.checkpoint()).ok_or(Errno(libc::EIO))?;
         let rank = self.processes.of(caller).rank;
         match grows {
-            Grows::Yes => self.requests()?.creating(&path, rank),
-            Grows::No => self.requests()?.naming(&path, rank),
+            Grows::Yes => self.node.get()?.creating(&path, rank),
+            Grows::No => self.node.get()?.naming(&path, rank),
         }
     }
 

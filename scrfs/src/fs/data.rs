@@ -86,7 +86,7 @@ impl FileSystem {
         let Some(handle) = self.handles.remove(fh) else { return };
         let writable = handle.writable();
         if let Some(record) = self.meters.closed(&handle)
-            && let Ok(requests) = self.requests()
+            && let Ok(requests) = self.node.get()
         {
             requests.record(&record);
         }
@@ -124,7 +124,7 @@ impl FileSystem {
             error.raw_os_error().is_none_or(|errno| !of_the_call.contains(&errno))
         };
         if synced.as_ref().is_err_and(loses) {
-            self.requests()?.lost_writes(file.as_fd());
+            self.node.get()?.lost_writes(file.as_fd());
         }
         let synced = synced.map(|()| 0);
         self.meters.moved(&*self.handles.get(fh)?, Failing::Sync, &synced);

@@ -130,7 +130,7 @@ impl FileSystem {
 
     /// Hands an operation to the lead, and its outcome to `done`.
     pub(crate) fn ask_directory(self: &Arc<Self>, op: DirOp, caller: Caller, done: Done<()>) {
-        let requests = match self.requests() {
+        let requests = match self.node.get() {
             Ok(requests) => requests,
             Err(error) => return done(Err(error)),
         };

@@ -15,8 +15,9 @@ use super::attr::{Attr, Changes, Kind, stat_of};
 use super::errno::fail;
 use super::files::{DirEntry, Handle};
 use super::inodes::{EYES, Inode, ROOT, is_eye};
+use super::kernel::LOCAL;
 use super::listing::Taken;
-use super::names::{Entry, LOCAL};
+use super::names::Entry;
 use super::open::{Data, Opened};
 use super::view::RESERVED_AT_ROOT;
 use crate::boundary::Eye;
@@ -128,7 +129,7 @@ impl FileSystem {
         let serial = self.eyes.next.fetch_add(1, Ordering::Relaxed) & ((1 << EYE_SHIFT) - 1);
         let fh = MARK | at << EYE_SHIFT | serial;
         if flags & libc::O_ACCMODE != libc::O_WRONLY {
-            let text = self.requests()?.look(eye, caller)?;
+            let text = self.node.get()?.look(eye, caller)?;
             self.eyes.open.lock().insert(fh, Arc::new(text));
         }
         let handle = Arc::new(Handle::nowhere(Inode::nowhere(id), flags));
@@ -141,7 +142,7 @@ impl FileSystem {
         let text = if let Some(text) = known {
             text
         } else {
-            let text = Arc::new(self.requests()?.look(eye, Caller::default())?);
+            let text = Arc::new(self.node.get()?.look(eye, Caller::default())?);
             self.eyes.open.lock().insert(fh, Arc::clone(&text));
             text
         };
@@ -160,7 +161,7 @@ impl FileSystem {
         if data.len() > POST_BYTES_MAX {
             return fail(libc::EMSGSIZE);
         }
-        self.requests()?.post(caller, String::from_utf8_lossy(data).trim_end());
+        self.node.get()?.post(caller, String::from_utf8_lossy(data).trim_end());
         Ok(data.len())
     }
 

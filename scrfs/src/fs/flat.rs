@@ -36,18 +36,13 @@ use crate::caller::Caller;
 use crate::control::DirOp;
 use crate::dataset::{FLAT, INVALID, MARKER};
 use crate::errno::Errno;
-use crate::lock::Mutex;
 use crate::path::RelPath;
-
-/// How many different things are said of names, at most: programs make names without end.
-const SAID_MAX: usize = 256;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Flat {
     /// There is a pattern.
     on: AtomicBool,
-    said: Mutex<HashSet<String>>,
 }
 
 /// Where a name is in the tree.
@@ -126,7 +121,7 @@ impl FileSystem {
         let flat = match self.rules().flat(name) {
             None => return Ok(Spot::plain(parent, name)),
             Some(Err(unfit)) => {
-                self.say(format!("{}: {unfit}; it is a loose file", shown(name)));
+                self.node.note_once(format!("{}: {unfit}; it is a loose file", shown(name)));
                 return Ok(Spot::plain(parent, name));
             }
             Some(Ok(flat)) => flat,
@@ -142,11 +137,14 @@ impl FileSystem {
             return Err(Stop::Wait);
         }
         if flat.inner != name {
-            self.say(format!("{}: there is no file of such a dataset", shown(name)));
+            self.node.note_once(format!("{}: there is no file of such a dataset", shown(name)));
             return fail(libc::ENOENT);
         }
         if world.named(flat.dataset).is_some() || self.stat_below(&path).is_some() {
-            self.say(format!("{}: refused, because {path} is there and is not its dataset", shown(name)));
+            self.node.note_once(format!(
+                "{}: refused, because {path} is there and is not its dataset",
+                shown(name)
+            ));
             return fail(libc::EEXIST);
         }
         Err(Stop::Need(Need::Flat(flat.dataset.to_vec())))
@@ -191,7 +189,9 @@ impl FileSystem {
     pub(crate) fn refuses(&self, world: &World, path: &RelPath, place: &Place) -> bool {
         let hidden = self.hides(world, place);
         if hidden {
-            self.say(format!("{path}: refused, because files of the checkpoint path are dataset {path}"));
+            self.node.note_once(format!(
+                "{path}: refused, because files of the checkpoint path are dataset {path}"
+            ));
         }
         hidden
     }
@@ -217,7 +217,7 @@ impl FileSystem {
             path.split_last().is_some_and(|(dir, name)| dir.is_root() && rules.gives(name, sealed.name()))
         });
         if !fits {
-            self.say(format!(
+            self.node.note_once(format!(
                 "dataset {0} was sealed as files of the checkpoint path, of which SCRFS_DATASET_PATTERN does not give all names now: they are in directory {0}",
                 shown(sealed.name())
             ));
@@ -231,16 +231,6 @@ impl FileSystem {
 
     pub(crate) fn stat_below(&self, path: &RelPath) -> Option<Stat> {
         stat_of(self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?).ok()
-    }
-
-    /// For the events, once.
-    fn say(&self, text: String) {
-        let mut said = self.flat.said.lock();
-        let news = said.len() < SAID_MAX && said.insert(text.clone());
-        drop(said);
-        if news {
-            self.note(text);
-        }
     }
 }
 
@@ -451,7 +441,7 @@ impl FileSystem {
     pub(crate) fn pattern_changed(&self, rules: &Rules) {
         self.flat.on.store(rules.dataset_pattern.is_some(), Ordering::Relaxed);
         if let Err(error) = self.settle_names(rules) {
-            self.note(format!("files that SCRFS_DATASET_PATTERN matches cannot be looked for: {error}"));
+            self.node.note(format!("files that SCRFS_DATASET_PATTERN matches cannot be looked for: {error}"));
         }
         self.changed();
     }
@@ -463,7 +453,7 @@ impl FileSystem {
             let Place::Entry(name) = self.names.place(&path) else { continue };
             if kind != FileType::Directory {
                 if matches!(rules.flat(&name), Some(Ok(_))) {
-                    self.say(format!(
+                    self.node.note_once(format!(
                         "{path}: was made before SCRFS_DATASET_PATTERN held, and stays a loose file"
                     ));
                 }
@@ -481,7 +471,7 @@ impl FileSystem {
             if !self.names_below(&path)?.iter().all(|(file, _)| fits(file)) {
                 let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 & !FLAT);
                 rustix::fs::chmodat(CWD, proc_path(&dir), mode, AtFlags::empty())?;
-                self.say(format!("{path}: SCRFS_DATASET_PATTERN does not give all its files' names now: they are in directory {path}"));
+                self.node.note_once(format!("{path}: SCRFS_DATASET_PATTERN does not give all its files' names now: they are in directory {path}"));
             }
         }
         Ok(())

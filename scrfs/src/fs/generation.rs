@@ -37,7 +37,7 @@ static NEW: AtomicU64 = AtomicU64::new(0);
 impl FileSystem {
     /// Has the node do what an operation needs that began after so many presentations (`since`).
     pub(crate) fn meet(self: &Arc<Self>, need: Need, caller: Caller, since: u64, done: Done<()>) {
-        let requests = match self.requests() {
+        let requests = match self.node.get() {
             Ok(requests) => requests,
             Err(error) => return done(Err(error)),
         };
@@ -102,7 +102,7 @@ impl FileSystem {
                 && let Ok(path) = top.concat(&removed)
                 && let Err(error) = self.doom_if_there(&path)
             {
-                self.note(format!("{path}: was removed, and cannot be taken out of the tree: {error}"));
+                self.node.note(format!("{path}: was removed, and cannot be taken out of the tree: {error}"));
             }
         }
         self.give_attributes(sealed, &top);
@@ -123,7 +123,7 @@ impl FileSystem {
             let Ok(path) = top.concat(&inner) else { continue };
             let Ok(fd) = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW) else { continue };
             if let Err(error) = super::attrs::give_all(&fd, &attr, self.privileged) {
-                self.note(format!("{path}: attributes that were set here cannot be kept: {error}"));
+                self.node.note(format!("{path}: attributes that were set here cannot be kept: {error}"));
             }
         }
     }
@@ -190,13 +190,13 @@ impl FileSystem {
                 sealed.file(&inner).ok_or(Errno(libc::ENOENT))?;
                 let inode = self.table.enter_sealed(parent, name, mark_at(sealed, place))?;
                 let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
-                let ttl = self.shared_ttl();
+                let ttl = self.kernel.shared_ttl();
                 Entry { attr, entry_ttl: ttl, attr_ttl: ttl, shared: true }
             }
             other => other?,
         };
         // Sealed, another node's files may be at these names.
-        entry.entry_ttl = entry.entry_ttl.min(self.shared_ttl());
+        entry.entry_ttl = entry.entry_ttl.min(self.kernel.shared_ttl());
         entry.shared = true;
         Ok(entry)
     }
@@ -294,7 +294,7 @@ impl FileSystem {
     /// Puts a file of a generation that has begun into the journal, before it is made or changed.
     pub(crate) fn changes(&self, sealed: &Sealed, inner: RelPath, caller: Caller) -> Result<(), Errno> {
         if !sealed.is_changed(&inner) {
-            self.requests()?.changing(sealed.id(), &inner, self.processes.of(caller).rank)?;
+            self.node.get()?.changing(sealed.id(), &inner, self.processes.of(caller).rank)?;
             sealed.set_changed(inner);
         }
         Ok(())
@@ -303,7 +303,7 @@ impl FileSystem {
     /// Puts a sealed name into the journal, before it is removed here.
     pub(crate) fn removes(&self, sealed: &Sealed, inner: &RelPath) -> Result<(), Errno> {
         if let Some(entry) = sealed.entry(inner) {
-            self.requests()?.removing(sealed.id(), &entry.path)?;
+            self.node.get()?.removing(sealed.id(), &entry.path)?;
             sealed.hide(entry.path.clone());
         }
         Ok(())

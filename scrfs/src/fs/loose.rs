@@ -43,7 +43,7 @@ impl FileSystem {
             return done;
         }
         let fs = Arc::clone(self);
-        Box::new(move |outcome| match (outcome, fs.requests()) {
+        Box::new(move |outcome| match (outcome, fs.node.get()) {
             (Ok(value), Ok(requests)) => {
                 let after = Arc::clone(&fs);
                 let answer = move |all: Result<(), Errno>| match all {
@@ -63,10 +63,10 @@ impl FileSystem {
     /// by a signal leaves is not its last word, nor is what it closes while it has another
     /// descriptor (`echo > latest` does).
     pub(crate) fn loose_closed(&self, name: Vec<u8>, nodeid: u64, caller: Caller, done: Done<()>) {
-        if self.sought(nodeid, &name).is_held_by(caller) || dying_by_signal(caller) {
+        if self.processes.sought(nodeid, &name).is_held_by(caller) || dying_by_signal(caller) {
             return done(Ok(()));
         }
-        match self.requests() {
+        match self.node.get() {
             Ok(requests) => requests.loose(vec![name], caller, done),
             Err(_) => done(Ok(())),
         }

@@ -30,7 +30,7 @@ impl FileSystem {
     pub(crate) fn marker_closed(&self, place: &Place, handle: &Arc<Handle>, caller: Caller, done: Done<()>) {
         let Place::Inside { dataset, inner } = place else { return done(Ok(())) };
         let inode = handle.inode.id;
-        let sought = self.sought(inode, inner.as_bytes());
+        let sought = self.processes.sought(inode, inner.as_bytes());
         if sought.is_held_by(caller) || dying_by_signal(caller) {
             return done(Ok(()));
         }
@@ -53,7 +53,7 @@ impl FileSystem {
 
     /// The marker of `dataset` was set: `done` learns whether the dataset was sealed.
     pub(crate) fn set_marker(&self, dataset: &[u8], marking: Marking, caller: Caller, done: Done<()>) {
-        match self.requests() {
+        match self.node.get() {
             Ok(requests) => requests.marker(dataset, marking, caller, done),
             Err(_) => done(Err(Errno(libc::EIO))),
         }
@@ -73,7 +73,7 @@ impl FileSystem {
         let answer = move |sealed: Result<(), Errno>| {
             if let Err(Errno(errno)) = sealed {
                 let reason = std::io::Error::from_raw_os_error(errno);
-                fs.note(format!(
+                fs.node.note(format!(
                     "{shown}: its marker was set by rename or link, and the dataset is not sealed ({reason}): close .complete to try again"
                 ));
             }
@@ -103,19 +103,13 @@ impl FileSystem {
         let dataset = match self.place_of(inode) {
             Some((_, Place::Inside { dataset, .. })) => dataset,
             Some((_, Place::Entry(name))) => {
-                if let Ok(requests) = self.requests() {
+                if let Ok(requests) = self.node.get() {
                     requests.loose_closed(&name);
                 }
                 return;
             }
             _ => return,
         };
-        let wakes: Vec<_> = {
-            let wakes = self.wakes.lock();
-            wakes.iter().filter(|(name, _)| *name == dataset).map(|(_, wake)| Arc::clone(wake)).collect()
-        };
-        for wake in wakes {
-            wake();
-        }
+        self.waits.released(&dataset);
     }
 }

@@ -26,10 +26,12 @@ mod flat;
 mod generation;
 mod inodes;
 mod intent;
+mod kernel;
 mod listing;
 mod loose;
 mod marker;
 mod names;
+mod node;
 mod open;
 mod remove;
 mod rename;
@@ -40,10 +42,11 @@ mod tests;
 mod tree;
 mod view;
 mod wait;
+mod waits;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -57,12 +60,16 @@ pub use self::files::{DirEntry, Handle};
 use self::files::{Handles, Meters, Pages};
 pub use self::inodes::ROOT;
 use self::inodes::{Gates, Partings, Table};
+pub use self::kernel::DataMode;
+use self::kernel::Kernel;
 pub use self::listing::Taken;
 pub use self::names::{Entry, Suspects};
+use self::node::NodeLink;
 pub use self::open::{Data, Opened};
 pub use self::restore::Registered;
 use self::view::{Namespace, Rules, World};
 pub use self::wait::Done;
+use self::waits::Waits;
 use crate::boundary::GlobalRequests;
 use crate::errno::Errno;
 use crate::keep::Keep;
@@ -71,21 +78,6 @@ use crate::lock::{Mutex, Rank, RwLock};
 use crate::path::RelPath;
 use crate::store::beneath;
 use crate::stores::{Place, Stores};
-
-/// Bound of a wait for a seal or a directory round, until the job's settings are known:
-/// `SCRFS_SEAL_TIMEOUT` and `SCRFS_COORDINATOR_WAIT` together.
-const WAIT_BOUND: Duration = Duration::from_secs(40);
-
-type Wake = Arc<dyn Fn() + Send + Sync>;
-
-/// How file data is served, and why so.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DataMode {
-    /// The kernel serves reads and writes itself.
-    pub passthrough: bool,
-    /// For people.
-    pub reason: String,
-}
 
 /// The file system. Shared by the adapter's threads and the node.
 pub struct FileSystem {
@@ -108,17 +100,11 @@ pub struct FileSystem {
     world: RwLock<World>,
     handles: Handles,
     descriptors: bound::Descriptors,
-    waiters: wait::Waiters,
-    wait_bound: RwLock<Duration>,
+    waits: Waits<Self>,
     rules: RwLock<Arc<Rules>>,
     processes: caller::Processes,
-    /// The mount's, `MAJOR:MINOR`.
-    device: OnceLock<String>,
-    requests: OnceLock<Weak<dyn GlobalRequests>>,
-    passthrough: AtomicBool,
-    mode_reason: RwLock<String>,
-    forget_names: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    wakes: Mutex<Vec<(Vec<u8>, Wake)>>,
+    node: NodeLink,
+    kernel: Kernel,
     /// Directories whose removal was asked for here and is not decided; then, what is to be waited
     /// for.
     removing: Mutex<Vec<(RelPath, Option<u64>)>>,
@@ -188,16 +174,11 @@ impl FileSystem {
             handles: Handles::new(Arc::clone(&keep)),
             descriptors: bound::Descriptors::default(),
             keep,
-            waiters: wait::Waiters::new(hands),
-            wait_bound: RwLock::leaf(WAIT_BOUND),
+            waits: Waits::new(hands),
             rules: RwLock::default(),
             processes: caller::Processes::default(),
-            device: OnceLock::new(),
-            requests: OnceLock::new(),
-            passthrough: AtomicBool::new(false),
-            mode_reason: RwLock::leaf("not mounted yet".into()),
-            forget_names: OnceLock::new(),
-            wakes: Mutex::default(),
+            node: NodeLink::default(),
+            kernel: Kernel::default(),
             removing: Mutex::default(),
             doomed: OnceLock::new(),
             me: me.clone(),
@@ -212,7 +193,7 @@ impl FileSystem {
         signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
         self.drop_doubles()?;
         let trees: Vec<&Path> = self.roots.all().iter().map(|root| root.path.as_path()).collect();
-        let _ = self.doomed.set(Doomed::open(&trees, self.waiters.hands().clone())?);
+        let _ = self.doomed.set(Doomed::open(&trees, self.waits.hands().clone())?);
         Ok(())
     }
 
@@ -223,25 +204,18 @@ impl FileSystem {
 
     /// Tells whom to ask for what other nodes take part in; once. Whoever serves keeps the node.
     pub fn connect(&self, requests: &Arc<dyn GlobalRequests>) {
-        if self.requests.set(Arc::downgrade(requests)).is_err() {
-            tracing::error!("the mounted tree is connected to its node already");
-        }
+        self.node.connect(requests);
     }
 
     /// Bounds waits for a seal or a directory round, for operations that wait here.
     pub fn set_wait_bound(&self, bound: Duration) {
-        *self.wait_bound.write() = bound;
+        self.waits.set_bound(bound);
     }
 
     /// Tells the device of the mount, `MAJOR:MINOR`, by which descriptors of its files are known
     /// from others; once.
     pub fn set_device(&self, device: String) {
-        let _ = self.device.set(device);
-    }
-
-    /// The file with inode number `number` and this name, among the descriptors of processes.
-    fn sought<'a>(&'a self, number: u64, name: &'a [u8]) -> caller::Sought<'a> {
-        caller::Sought { number, name, device: self.device.get().map(String::as_str) }
+        self.processes.set_device(device);
     }
 
     /// The job's rules for names, as they are now.
@@ -256,14 +230,13 @@ impl FileSystem {
 
     /// The adapter's finding about passthrough.
     pub fn set_mode(&self, mode: DataMode) {
-        self.passthrough.store(mode.passthrough, Ordering::Release);
-        *self.mode_reason.write() = mode.reason;
+        self.kernel.set_mode(mode);
     }
 
     /// The adapter can make the kernel forget all names at once, and does so when `forget` returns:
     /// then the kernel may remember names that other nodes change.
     pub fn names_are_forgotten_by(&self, forget: impl Fn() + Send + Sync + 'static) {
-        let _ = self.forget_names.set(Box::new(forget));
+        self.kernel.forgets_names_by(forget);
     }
 
     /// A regular file on the file system of each store, to try passthrough with.
@@ -279,18 +252,6 @@ impl FileSystem {
         self.roots.all().iter().map(probe).collect()
     }
 
-    fn requests(&self) -> Result<Arc<dyn GlobalRequests>, Errno> {
-        self.requests.get().and_then(Weak::upgrade).ok_or(Errno(libc::EAGAIN))
-    }
-
-    fn note(&self, text: String) {
-        if let Ok(requests) = self.requests() {
-            requests.note(text);
-        } else {
-            tracing::warn!("{text}");
-        }
-    }
-
     /// Takes what is to be deleted out of sight; its bytes go by and by. The number, where there
     /// are any, is to wait for.
     fn doom(&self, path: &RelPath) -> Result<Option<u64>, Errno> {
@@ -303,7 +264,7 @@ impl FileSystem {
                 // Who saw the bytes there and began to wait is in the queue when this lock was to
                 // be had.
                 drop(fs.world.write());
-                fs.wake_waiters();
+                fs.waits.wake();
             }
         };
         let doomed = self.doomed()?;

@@ -13,6 +13,7 @@ use super::attr::{Attr, Kind, key_of, stat_of};
 use super::errno::{Stop, fail};
 use super::inodes::{Backing, Inode, Key, is_eye};
 use super::intent::key_at;
+use super::kernel::LOCAL;
 use super::restore::mark_at;
 use super::view::{Place, Sealed, World};
 use super::wait::Done;
@@ -20,10 +21,6 @@ use crate::dataset::MARKER;
 use crate::dataset::{self, EntryKind};
 use crate::errno::Errno;
 use crate::path::RelPath;
-
-/// How long the kernel may keep names and attributes that only this node changes. Not longer:
-/// stores through a mapping change times that the kernel does not see.
-pub(crate) const LOCAL: Duration = Duration::from_secs(1);
 
 /// How long the kernel may keep attributes of a directory whose names other nodes change: one walk
 /// along a path.
@@ -258,7 +255,7 @@ impl FileSystem {
                 && open.file(&inner).is_some()
             {
                 let attr = open.attr(id, &inner).ok_or(Errno(libc::ENOENT))?;
-                return Ok((attr, self.shared_ttl()));
+                return Ok((attr, self.kernel.shared_ttl()));
             }
             let entry = self.entry_of(&place, &inode, &stat_of(inode.fd()?)?);
             return Ok((entry.attr, entry.attr_ttl));
@@ -322,7 +319,7 @@ impl FileSystem {
         };
         if inside && !place.is_marker() && world.stops(&place, written) {
             if let (true, Some(dataset)) = (place.is_invalid(), place.dataset()) {
-                self.requests()?.invalid(dataset);
+                self.node.get()?.invalid(dataset);
             }
             return Err(Stop::Wait);
         }
@@ -347,16 +344,16 @@ impl FileSystem {
         let clears = attr.kind == Kind::File && attr.perm & 0o6000 != 0;
         let (entry_ttl, attr_ttl, shared) = match place {
             Place::Entry(_) | Place::Inside { .. } if attr.kind == Kind::Directory => {
-                (self.shared_ttl(), WALK, true)
+                (self.kernel.shared_ttl(), WALK, true)
             }
             Place::Inside { inner, .. } if inner.as_bytes() == MARKER => {
                 (Duration::ZERO, Duration::ZERO, true)
             }
             // A pointer file: another node may put another one in its place.
-            Place::Entry(_) => (self.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, true),
+            Place::Entry(_) => (self.kernel.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, true),
             // A seal makes its names files of their own.
             Place::Inside { .. } if attr.kind == Kind::File && attr.nlink > 1 => {
-                (self.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, false)
+                (self.kernel.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, false)
             }
             _ if clears => (LOCAL, Duration::ZERO, false),
             Place::Outside | Place::Top | Place::Inside { .. } => (LOCAL, LOCAL, false),
@@ -367,13 +364,8 @@ impl FileSystem {
     /// Of a sealed name: its next generation, sealed from another node, may have another file there
     /// at any time.
     fn ttls_sealed(&self, attr: &Attr) -> (Duration, Duration) {
-        let shared = self.shared_ttl();
+        let shared = self.kernel.shared_ttl();
         (shared, if attr.kind == Kind::Directory { WALK } else { shared })
-    }
-
-    /// For a name that other nodes change: none, unless the kernel can be told of each change.
-    pub(crate) fn shared_ttl(&self) -> Duration {
-        if self.forget_names.get().is_some() { LOCAL } else { Duration::ZERO }
     }
 }
 

@@ -95,7 +95,7 @@ impl FileSystem {
             Ok(Step::Opened(opened)) => done(Ok(opened)),
             Ok(Step::Fetch(..)) if fetched >= FETCHES_MAX => done(fail(libc::EIO)),
             Ok(Step::Fetch(dataset, path)) => {
-                let requests = match fs.requests() {
+                let requests = match fs.node.get() {
                     Ok(requests) => requests,
                     Err(error) => return done(Err(error)),
                 };
@@ -231,7 +231,7 @@ impl FileSystem {
         if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY && self.handles.is_executed(inode.id) {
             return fail(libc::ETXTBSY);
         }
-        let passthrough = self.passthrough.load(Ordering::Acquire)
+        let passthrough = self.kernel.serves_data()
             // What the kernel serves already, under a name that became the marker's, it must go on
             // serving.
             && (!marker || inode.passthrough_in_use());

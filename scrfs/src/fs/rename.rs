@@ -218,7 +218,7 @@ impl FileSystem {
             if sealed.has_next() || !sealed.shows_marker() {
                 // On EXDEV `mv` would copy all but the marker, which is not listed, and then remove
                 // what is protected.
-                self.note(format!(
+                self.node.note(format!(
                     "{from_path}: not renamed, for it was changed since it was sealed: set its .complete again first"
                 ));
                 return fail(libc::EBUSY);

@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags};
@@ -15,6 +14,7 @@ use super::attr::{key_of, stat_of};
 use super::errno::fail;
 use super::files::Handle;
 use super::inodes::Key;
+use super::kernel::DataMode;
 use super::view::{Place, Rules, Sealed};
 use super::{FileSystem, sys};
 use crate::boundary::{Generation, Look, MountedTree, Writer};
@@ -58,7 +58,7 @@ impl MountedTree for FileSystem {
         if let Some(op) = self.names.inward(op) {
             self.world.write().release(&op);
         }
-        self.wake_waiters();
+        self.waits.wake();
     }
 
     fn open_files(&self) -> HashSet<Key> {
@@ -92,7 +92,7 @@ impl MountedTree for FileSystem {
 
     fn begin_wait(&self, name: &[u8]) {
         if self.world.write().begin_wait(name) {
-            self.wake_waiters();
+            self.waits.wake();
         }
     }
 
@@ -147,7 +147,7 @@ impl MountedTree for FileSystem {
     }
 
     fn on_release(&self, name: &[u8], wake: Arc<dyn Fn() + Send + Sync>) {
-        self.wakes.lock().push((name.to_vec(), wake));
+        self.waits.on_release(name, wake);
     }
 
     fn files(&self, name: &[u8]) -> Result<Vec<FrozenFile>, Errno> {
@@ -164,8 +164,8 @@ impl MountedTree for FileSystem {
 
     fn thaw(&self, name: &[u8]) {
         self.world.write().thaw(name);
-        self.end_wakes(name);
-        self.wake_waiters();
+        self.waits.end_releases(name);
+        self.waits.wake();
     }
 
     fn sealed(&self, catalog: Arc<CatalogIndex>) {
@@ -285,7 +285,7 @@ impl MountedTree for FileSystem {
         let rules = Arc::new(rules);
         let before = std::mem::replace(&mut *self.rules.write(), Arc::clone(&rules));
         for problem in problems {
-            self.note(problem);
+            self.node.note(problem);
         }
         if !rules.has_pattern_of(&before) {
             self.pattern_changed(&rules);
@@ -309,8 +309,8 @@ impl MountedTree for FileSystem {
     }
 
     fn mode(&self) -> (String, String) {
-        let mode = if self.passthrough.load(Ordering::Acquire) { "passthrough" } else { "plain" };
-        (mode.into(), self.mode_reason.read().clone())
+        let DataMode { passthrough, reason } = self.kernel.mode();
+        (if passthrough { "passthrough" } else { "plain" }.into(), reason)
     }
 }
 
@@ -326,7 +326,7 @@ impl FileSystem {
         };
         // The kernel remembers no name that is not there.
         if matches!(op, DirOp::Make { .. }) || asked {
-            self.wake_waiters();
+            self.waits.wake();
         } else {
             self.changed();
         }
@@ -340,14 +340,8 @@ impl FileSystem {
     /// it again, and meanwhile a working directory has no path, and a name waits for whatever else
     /// is under way in its directory.
     pub(super) fn changed(&self) {
-        if let Some(forget) = self.forget_names.get() {
-            forget();
-        }
-        self.wake_waiters();
-    }
-
-    fn end_wakes(&self, name: &[u8]) {
-        self.wakes.lock().retain(|(other, _)| other != name);
+        self.kernel.forget_names();
+        self.waits.wake();
     }
 
     /// Unlisted names were removed: the kernel forgets names, and this waits for the deletion.
@@ -355,7 +349,7 @@ impl FileSystem {
         self.changed();
         // What is brought here next may need the room.
         if !self.doomed()?.wait(JUNK_WAIT) {
-            self.note("what is not sealed is out of sight, but still being deleted".into());
+            self.node.note("what is not sealed is out of sight, but still being deleted".into());
         }
         Ok(())
     }
@@ -440,7 +434,7 @@ impl FileSystem {
         let appends = handle.appends();
         let name = inner.split_last().map_or(&[][..], |(_, name)| name);
         let process = &handle.process;
-        let held = || self.sought(handle.inode.id, name).is_written_by_anybody(process.pid);
+        let held = || self.processes.sought(handle.inode.id, name).is_written_by_anybody(process.pid);
         Writer {
             path: inner.clone(),
             pid: process.pid,
@@ -481,7 +475,7 @@ impl FileSystem {
             before
         };
         drop(before);
-        self.end_wakes(&name);
+        self.waits.end_releases(&name);
         self.changed();
     }
 }

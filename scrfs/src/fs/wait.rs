@@ -1,26 +1,15 @@
-//! Operations that wait for a held name or a frozen dataset, or for what the node does before a
-//! sealed dataset is changed. They occupy no session thread: what is left to do is kept here. One
-//! thread runs again what waits for a change, when something has changed (never the thread that
-//! changed it, which may hold locks of the node's), answers EINTR for a caller who has a fatal
-//! signal pending, and ETIMEDOUT when the bound of a wait has passed. What waits for the node goes
-//! on in the node's thread that answers.
+//! Trying operations: at once, and again after each change of what they wait for ([`Waits`]).
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::FileSystem;
 use super::caller::fatal_signal_pending;
 use super::errno::Stop;
 use super::view::World;
+use super::waits::{Again, Waiter, Wanted};
 use crate::caller::Caller;
 use crate::errno::Errno;
-use crate::lane::Hands;
-use crate::lock::{Condvar, Mutex};
-
-/// How often callers are looked at for fatal signals, of which no event tells.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long the thread may keep a file system alive that is not used any more.
-const IDLE: Duration = Duration::from_secs(5);
 
 /// What the node may have to do for one operation, time after time, before it is given up: files
 /// that were brought can be gone again, datasets sealed.
@@ -28,8 +17,6 @@ const NEEDS_MAX: u32 = 16;
 
 /// Takes the outcome of an operation, once.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
-
-type Again = Box<dyn FnOnce(&Arc<FileSystem>, Option<Errno>) + Send>;
 
 /// How an operation is tried.
 #[derive(Clone, Copy)]
@@ -44,55 +31,6 @@ struct Trial {
     changes: bool,
 }
 
-/// What a waiter waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    /// A change of the world, until then at most.
-    Change(Instant),
-    /// The end of what the node does for it, which has this number.
-    Met(u64),
-}
-
-struct Waiter {
-    caller: Caller,
-    wanted: Wanted,
-    again: Again,
-}
-
-#[derive(Default)]
-struct List {
-    waiters: Vec<Waiter>,
-    /// How much the node was asked to do for them.
-    asked: u64,
-    /// The world has changed since they were tried.
-    changed: bool,
-    watched: bool,
-}
-
-/// The waiting operations of one file system.
-pub(crate) struct Waiters {
-    hands: Hands,
-    list: Mutex<List>,
-    some: Condvar,
-}
-
-impl Waiters {
-    pub(crate) fn new(hands: Hands) -> Self {
-        Self { hands, list: Mutex::default(), some: Condvar::default() }
-    }
-
-    /// Who does what this file system puts off.
-    pub(crate) fn hands(&self) -> &Hands {
-        &self.hands
-    }
-}
-
-impl std::fmt::Debug for Waiters {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Waiters({})", self.list.lock().waiters.len())
-    }
-}
-
 impl FileSystem {
     /// Does `step` when nothing it touches is held or frozen, and hands its outcome to `done`.
     /// `step` may run several times; it must not have changed anything when it returns
@@ -102,7 +40,7 @@ impl FileSystem {
         T: 'static,
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
-        let until = self.waiters.hands.now() + *self.wait_bound.read();
+        let until = self.waits.deadline();
         let since = self.world.read().presentations();
         self.attempt_until(caller, Trial { until, needs: 0, since, changes: false }, step, done);
     }
@@ -123,14 +61,14 @@ impl FileSystem {
             Err(Stop::Need(_)) if trial.needs >= NEEDS_MAX => Err(Errno(libc::EIO)),
             Err(Stop::Need(need)) => {
                 drop(world);
-                let begun = self.waiters.hands.now();
+                let begun = self.waits.hands().now();
                 let changes = need.changes();
-                let again: Again = Box::new(move |fs, stop| {
+                let again: Again<Self> = Box::new(move |fs, stop| {
                     if let Some(error) = stop {
                         return done(Err(error));
                     }
                     // The bound is that of waits for others, not of what is done for this one.
-                    let until = trial.until + fs.waiters.hands.now().duration_since(begun);
+                    let until = trial.until + fs.waits.hands().now().duration_since(begun);
                     let needs = trial.needs + 1;
                     let next = Trial { until, needs, changes: trial.changes || changes, ..trial };
                     fs.attempt_until(caller, next, step, done);
@@ -148,7 +86,7 @@ impl FileSystem {
             }
             Err(Stop::Wait) => {
                 let wanted = Wanted::Change(trial.until);
-                let again: Again = Box::new(move |fs, stop| match stop {
+                let again: Again<Self> = Box::new(move |fs, stop| match stop {
                     Some(error) => done(Err(error)),
                     None => fs.attempt_until(caller, trial, step, done),
                 });
@@ -163,12 +101,8 @@ impl FileSystem {
     }
 
     /// The number of what the node is asked to do for `again`.
-    fn queue_for_node(self: &Arc<Self>, caller: Caller, again: Again) -> u64 {
-        let number = {
-            let mut list = self.waiters.list.lock();
-            list.asked += 1;
-            list.asked
-        };
+    fn queue_for_node(self: &Arc<Self>, caller: Caller, again: Again<Self>) -> u64 {
+        let number = self.waits.number();
         self.queue(Waiter { caller, wanted: Wanted::Met(number), again });
         number
     }
@@ -176,83 +110,32 @@ impl FileSystem {
     /// The node has done what it was asked for under that number. Who waited for it may have had an
     /// answer by now.
     fn met(self: &Arc<Self>, number: u64, met: Result<(), Errno>) {
-        let waiter = {
-            let mut list = self.waiters.list.lock();
-            let at = list.waiters.iter().position(|waiter| waiter.wanted == Wanted::Met(number));
-            at.map(|at| list.waiters.remove(at))
-        };
-        let Some(waiter) = waiter else { return };
+        let Some(waiter) = self.waits.take(number) else { return };
         let dying = fatal_signal_pending(waiter.caller).then_some(Errno(libc::EINTR));
         (waiter.again)(self, dying.or(met.err()));
     }
 
-    fn queue(self: &Arc<Self>, waiter: Waiter) {
-        let mut list = self.waiters.list.lock();
-        list.waiters.push(waiter);
-        if !list.watched && matches!(self.waiters.hands, Hands::Threads) {
-            let fs = Arc::downgrade(self);
-            let spawned = std::thread::Builder::new().name("scrfs-held".into()).spawn(move || watch(&fs));
-            match spawned {
-                Ok(_) => list.watched = true,
-                Err(error) => {
-                    tracing::error!(%error, "no thread for waiting requests");
-                    let refused: Vec<Waiter> = list.waiters.drain(..).collect();
-                    drop(list);
-                    for waiter in refused {
-                        (waiter.again)(self, Some(Errno(libc::EAGAIN)));
-                    }
-                    return;
-                }
-            }
+    fn queue(self: &Arc<Self>, waiter: Waiter<Self>) {
+        let fs = Arc::downgrade(self);
+        let start = || std::thread::Builder::new().name("scrfs-held".into()).spawn(move || watch(&fs));
+        for refused in self.waits.queue(waiter, || start().map(drop)) {
+            (refused.again)(self, Some(Errno(libc::EAGAIN)));
         }
-        self.waiters.some.notify_one();
-    }
-
-    /// Has every waiter tried again; after each change of the world.
-    pub(crate) fn wake_waiters(&self) {
-        self.waiters.list.lock().changed = true;
-        self.waiters.some.notify_one();
     }
 
     /// Operations that wait now.
     pub fn waiting(&self) -> usize {
-        self.waiters.list.lock().waiters.len()
+        self.waits.count()
     }
 
     /// Tries all again if something has changed, and ends the waits that are over. For the thread
     /// that does so, and for simulations.
     pub fn look(self: &Arc<Self>) {
-        let again = {
-            let mut list = self.waiters.list.lock();
-            let changed = std::mem::take(&mut list.changed);
-            let tries = |waiter: &mut Waiter| changed && matches!(waiter.wanted, Wanted::Change(_));
-            list.waiters.extract_if(.., tries).collect::<Vec<_>>()
-        };
-        for waiter in again {
+        for waiter in self.waits.changed() {
             (waiter.again)(self, None);
         }
-        self.end_overdue();
-    }
-
-    fn end_overdue(self: &Arc<Self>) {
-        let now = self.waiters.hands.now();
-        let mut ended = Vec::new();
-        {
-            let mut list = self.waiters.list.lock();
-            let mut kept = Vec::with_capacity(list.waiters.len());
-            for waiter in list.waiters.drain(..) {
-                if fatal_signal_pending(waiter.caller) {
-                    ended.push((waiter, libc::EINTR));
-                } else if matches!(waiter.wanted, Wanted::Change(until) if now >= until) {
-                    ended.push((waiter, libc::ETIMEDOUT));
-                } else {
-                    kept.push(waiter);
-                }
-            }
-            list.waiters = kept;
-        }
-        for (waiter, errno) in ended {
-            (waiter.again)(self, Some(Errno(errno)));
+        for (waiter, error) in self.waits.overdue() {
+            (waiter.again)(self, Some(error));
         }
     }
 }
@@ -264,14 +147,8 @@ fn step_unless<T>(is_over: bool, step: impl FnOnce() -> Result<T, Stop>) -> Resu
 
 /// Ends with the file system, which it keeps alive only for one look.
 fn watch(fs: &Weak<FileSystem>) {
-    loop {
-        let Some(fs) = fs.upgrade() else { return };
-        let mut list = fs.waiters.list.lock();
-        if !list.changed {
-            let at_most = if list.waiters.is_empty() { IDLE } else { LOOK };
-            fs.waiters.some.wait_for(&mut list, at_most);
-        }
-        drop(list);
+    while let Some(fs) = fs.upgrade() {
+        fs.waits.sleep();
         fs.look();
     }
 }

@@ -278,7 +278,8 @@ impl FileSystem {
         }
         if let Err(error) = self.roots.liken(at) {
             let store = self.roots.all()[at].path.display().to_string();
-            self.note(format!("{path}: is made in the first store, for {store} cannot take it: {error}"));
+            self.node
+                .note(format!("{path}: is made in the first store, for {store} cannot take it: {error}"));
             return self.open_above(path).map(|(_, directory)| directory);
         }
         Ok(self.roots.all()[at].checkpoint.try_clone()?)
@@ -327,7 +328,7 @@ impl FileSystem {
                 for other in before.iter().filter(|other| other.has(&name)) {
                     if !empty(other) && !empty(root) {
                         let (one, two) = (other.path.display(), root.path.display());
-                        self.note(format!("{path} is in {one} and in {two}: the first is what is seen"));
+                        self.node.note(format!("{path} is in {one} and in {two}: the first is what is seen"));
                     }
                 }
             }

@@ -1,8 +1,7 @@
 //! What waits for a held name or a frozen dataset, and who is waited for.
 
-use std::sync::atomic::Ordering;
-
 use super::*;
+use crate::fs::DataMode;
 use crate::fs::open::Data;
 use crate::patience::until;
 
@@ -143,7 +142,7 @@ fn what_the_kernel_is_about_to_open_is_waited_for() {
     let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
     let file = bench.write(ck, "a", b"data");
     until("no writer", || bench.fs.writers(b"ck").unwrap().is_empty());
-    bench.fs.passthrough.store(true, Ordering::Release);
+    bench.fs.set_mode(DataMode { passthrough: true, reason: String::new() });
     let opened = now(&bench.open(file, libc::O_WRONLY)).unwrap();
     assert_eq!(opened.data, Data::Passthrough);
     bench.fs.freeze(b"ck");
