@@ -76,7 +76,7 @@ impl FileSystem {
                 let written = || inode.key().is_some_and(|key| self.handles.has_writer_to_wait_for(key));
                 may_set(world, path, place, changes, written)?;
             }
-            if matches!(place, Place::Entry(_)) && self.has_pattern() && marks(&inode, changes)? {
+            if matches!(place, Place::Entry(_)) && self.view.has_pattern() && marks(&inode, changes)? {
                 return fail(libc::EPERM);
             }
             if world.open(place).is_some() && !place.is_marker() {
@@ -104,7 +104,7 @@ impl FileSystem {
         }
         let fd = inode.fd()?;
         if let Some(size) = changes.size {
-            self.changed_by(caller, &fd, || self.truncate(&inode, changes.handle, size))?;
+            self.trees.changed_by(caller, &fd, || self.truncate(&inode, changes.handle, size))?;
         }
         let nothing = *changes == Changes { handle: changes.handle, ..Changes::default() };
         if changes.uid.is_some() || changes.gid.is_some() || nothing {
@@ -112,12 +112,12 @@ impl FileSystem {
             // bits go.
             let (uid, gid) = (changes.uid.map(Uid::from_raw), changes.gid.map(Gid::from_raw));
             let chown = || Ok(rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?);
-            if !nothing || self.may_clear(caller, &fd)? {
-                self.changed_by(caller, &fd, chown)?;
+            if !nothing || self.trees.may_clear(caller, &fd)? {
+                self.trees.changed_by(caller, &fd, chown)?;
             }
         }
         if let Some(mode) = changes.mode {
-            super::backing::change_mode(&fd, mode & 0o7777, self.privileged)?;
+            super::backing::change_mode(&fd, mode & 0o7777, self.trees.privileged())?;
         }
         if changes.atime.is_some() || changes.mtime.is_some() {
             let times = Timestamps {
@@ -177,10 +177,7 @@ impl FileSystem {
     /// Room of the file system in which inode `id` is, as far as programs may use it. Of the
     /// checkpoint path: of the store to which the next dataset goes.
     pub fn statfs(&self, id: u64) -> Result<StatVfs, Errno> {
-        let room = match self.store_of(id) {
-            None => rustix::fs::fstatvfs(&self.root)?,
-            Some(tree) => rustix::fs::fstatvfs(tree)?,
-        };
+        let room = self.trees.room(self.place_of(id).map(|(_, place)| place).as_ref())?;
         Ok(match self.node.get().ok() {
             Some(node) => node.room(room),
             None => room,
@@ -286,7 +283,7 @@ impl FileSystem {
         if name.starts_with(OURS) || is_eye(id) {
             return fail(libc::EPERM);
         }
-        let world = self.world.read();
+        let world = self.view.world();
         match self.place_of(id) {
             // They are not sealed, so what the tree has may change; what is on another node is not
             // reached.

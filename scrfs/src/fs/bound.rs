@@ -67,7 +67,8 @@ impl FileSystem {
     /// One for the inode, and where the daemon serves data one for the handle.
     fn has_descriptors(&self) -> bool {
         let bound = self.descriptors.bound;
-        let another = || fcntl_dupfd_cloexec(&self.root, 0).ok().filter(|fd| bound.admits(fd));
+        let another =
+            || fcntl_dupfd_cloexec(&self.trees.primary().tree, 0).ok().filter(|fd| bound.admits(fd));
         let one = self.kernel.serves_data();
         another().is_some_and(|_held| one || another().is_some())
     }

@@ -139,7 +139,7 @@ impl FileSystem {
             let regular = entry.attr.kind == Kind::File;
             Ok((
                 entry,
-                (regular && fs.is_mark(&place)).then(|| place.dataset().map(<[u8]>::to_vec)).flatten(),
+                (regular && fs.view.is_mark(&place)).then(|| place.dataset().map(<[u8]>::to_vec)).flatten(),
             ))
         };
         let fs = Arc::clone(self);
@@ -184,8 +184,8 @@ impl FileSystem {
         grows: Grows,
     ) -> Result<(), Errno> {
         let path = self.path_in(parent, name)?;
-        let place = self.names.place(&path);
-        if !self.is_announced(&path, &place) || self.world.read().base(&place).is_some() {
+        let place = self.view.place(&path);
+        if !self.is_announced(&path, &place) || self.view.world().base(&place).is_some() {
             return Ok(());
         }
         self.announce_at(caller, &path, &place, grows)
@@ -199,7 +199,7 @@ impl FileSystem {
         path: &RelPath,
         grows: Grows,
     ) -> Result<(), Errno> {
-        let place = self.names.place(path);
+        let place = self.view.place(path);
         if !self.is_announced(path, &place) || world.base(&place).is_some() {
             return Ok(());
         }
@@ -209,16 +209,16 @@ impl FileSystem {
     /// A file made at `path` gets an entry in the journal. Callers leave out sealed datasets, whose
     /// entry [`FileSystem::changes`] makes.
     fn is_announced(&self, path: &RelPath, place: &Place) -> bool {
-        matches!(place, Place::Inside { .. }) && !place.is_marker() && !self.names.reserved(path)
+        matches!(place, Place::Inside { .. }) && !place.is_marker() && !self.view.names().reserved(path)
     }
 
     fn announce_at(&self, caller: Caller, path: &RelPath, place: &Place, grows: Grows) -> Result<(), Errno> {
-        if self.names.mistaken_marker(path) || self.rules().mistaken(place) {
+        if self.view.names().mistaken_marker(path) || self.view.rules().mistaken(place) {
             self.node.note(format!(
                 "{path}: a marker counts only at the top of a dataset; this is an ordinary file"
             ));
         }
-        let path = path.strip(self.names.checkpoint()).ok_or(Errno(libc::EIO))?;
+        let path = path.strip(self.view.names().checkpoint()).ok_or(Errno(libc::EIO))?;
         let rank = self.processes.of(caller).rank;
         match grows {
             Grows::Yes => self.node.get()?.creating(&path, rank),
@@ -273,10 +273,10 @@ impl FileSystem {
             NewNode::Node { mode, device } => {
                 let kind = FileType::from_raw_mode(*mode);
                 let bits = Mode::from_raw_mode(mode & 0o7777);
-                self.made_by(caller, *mode, || rustix::fs::mknodat(&dir, name, kind, bits, *device))?;
+                self.trees.made_by(caller, *mode, || rustix::fs::mknodat(&dir, name, kind, bits, *device))?;
             }
             NewNode::Symlink(target) => {
-                self.made_by(caller, 0, || rustix::fs::symlinkat(&**target, &dir, name))?;
+                self.trees.made_by(caller, 0, || rustix::fs::symlinkat(&**target, &dir, name))?;
             }
         }
         effect()
@@ -340,7 +340,7 @@ impl FileSystem {
                 // The mode asked for must not keep its maker from writing: that is for later opens.
                 let opened = self.open_backed(&inode, &place, flags & !libc::O_TRUNC, caller, true);
                 let fd = inode.fd()?;
-                self.restrict(&fd, mode)?;
+                self.trees.restrict(&fd, mode)?;
                 self.opened_or_forget(self.entry_of(&place, &inode, &stat), opened)
             }
             Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 || place.is_marker() => {
@@ -382,22 +382,16 @@ impl FileSystem {
         mode: u32,
     ) -> Result<(OwnedFd, Stat), Errno> {
         if !self.has_made(caller.unique, dir, name)? {
-            let first = if self.privileged { mode & 0o7777 } else { mode & 0o777 | 0o600 };
+            let first = if self.trees.privileged() { mode & 0o7777 } else { mode & 0o777 | 0o600 };
             let bits = Mode::from_raw_mode(first);
             self.will_make(caller.unique, dir, name)?;
-            self.made_by(caller, first, || rustix::fs::mknodat(dir, name, FileType::RegularFile, bits, 0))?;
+            self.trees
+                .made_by(caller, first, || rustix::fs::mknodat(dir, name, FileType::RegularFile, bits, 0))?;
             effect()?;
         }
         let made = self.table.opening(|| open_made(dir, name))?;
         let stat = stat_of(&made)?;
         Ok((made, stat))
-    }
-
-    fn restrict(&self, made: &OwnedFd, mode: u32) -> Result<(), Errno> {
-        if self.privileged || mode & 0o600 == 0o600 && mode & 0o7000 == 0 {
-            return Ok(());
-        }
-        super::backing::change_mode(made, mode & 0o7777, false)
     }
 }
 

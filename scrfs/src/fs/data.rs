@@ -52,7 +52,7 @@ impl FileSystem {
         {
             return fail(libc::EFBIG);
         }
-        let written = self.changed_by(caller, file, || write_all(file, offset, data));
+        let written = self.trees.changed_by(caller, file, || write_all(file, offset, data));
         self.meters.moved(&handle, Failing::Write, &written);
         written
     }
@@ -66,7 +66,7 @@ impl FileSystem {
         };
         let place = self.place_of(handle.inode.id).map(|(_, place)| place);
         match place {
-            Some(place) if handle.writable() && self.is_mark(&place) => {
+            Some(place) if handle.writable() && self.view.is_mark(&place) => {
                 self.marker_closed(&place, &handle, caller, done);
             }
             Some(Place::Entry(name)) if handle.writable() => {
@@ -166,7 +166,7 @@ impl FileSystem {
             }
             self.keep.begin(caller.unique, Intent::Resize { before: size });
         }
-        let changed = self.changed_by(caller, file, change).map(|()| 0);
+        let changed = self.trees.changed_by(caller, file, change).map(|()| 0);
         self.meters.moved(&*self.handles.get(fh)?, Failing::Allocate, &changed);
         changed.map(drop)
     }
@@ -201,7 +201,7 @@ impl FileSystem {
         // One reply carries 32 bits.
         let length = usize::try_from(length.min(1 << 30)).unwrap_or(1 << 30);
         let (from, to) = (source.file()?, target.file()?);
-        self.changed_by(caller, to, || {
+        self.trees.changed_by(caller, to, || {
             Ok(rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), length)?)
         })
     }
@@ -215,7 +215,7 @@ impl FileSystem {
         if handle.file.is_some() {
             return Ok(Side::Handle(handle));
         }
-        Ok(Side::Side(side_file(&handle, access, self.privileged, self.descriptors.bound)?))
+        Ok(Side::Side(side_file(&handle, access, self.trees.privileged(), self.descriptors.bound)?))
     }
 }
 

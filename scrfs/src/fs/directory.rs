@@ -1,13 +1,13 @@
 //! Directories of the checkpoint path: every change goes to the lead and takes effect on all nodes
 //! (`scrfs/docs/protocol.md`, Directories).
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::OFlags;
 
 use super::FileSystem;
 use super::attr::stat_of;
+use super::backing::open_path;
 use super::errno::{Stop, fail};
 use super::names::Entry;
 use super::view::{Place, World};
@@ -68,10 +68,10 @@ impl FileSystem {
         Self::need_gone(world, &path, &place)?;
         if matches!(place, Place::Outside | Place::Top) {
             if made {
-                self.complete_mode(open_path(&dir, name)?, mode)?;
+                self.trees.complete_mode(open_path(&dir, name)?, mode)?;
             } else {
                 self.will_make(caller.unique, &dir, name)?;
-                self.make_directory_in(&dir, name, caller, mode)?;
+                self.trees.make_directory_in(&dir, name, caller, mode)?;
                 super::create::effect()?;
             }
             return Ok(Step::Here(self.lookup_in(world, parent, name)?));
@@ -110,7 +110,7 @@ impl FileSystem {
             return Ok(Step::Global(DirOp::Remove { path: self.path_in(parent, name)? }));
         }
         let (path, place) = self.may_change(world, parent, name)?;
-        if self.names.fixed(&path) {
+        if self.view.names().fixed(&path) {
             return fail(libc::EBUSY);
         }
         if matches!(place, Place::Outside | Place::Top) {
@@ -134,23 +134,18 @@ impl FileSystem {
             Ok(requests) => requests,
             Err(error) => return done(Err(error)),
         };
-        let Some(told) = self.names.outward(&op) else { return done(fail(libc::EXDEV)) };
+        let Some(told) = self.view.names().outward(&op) else { return done(fail(libc::EXDEV)) };
         let request = match self.ask_once(caller.unique, &op, || requests.new_request()) {
             Ok(request) => request,
             Err(outcome) => return done(outcome),
         };
         if let DirOp::Remove { path } = &op {
-            self.removing.lock().push((path.clone(), None));
+            self.removals.ask(path);
         }
         let (fs, asked) = (Arc::clone(self), op);
         let answer = move |outcome| {
             let DirOp::Remove { path } = &asked else { return done(outcome) };
-            let bytes = {
-                let mut removing = fs.removing.lock();
-                let asked = removing.iter().position(|(other, _)| other == path);
-                asked.and_then(|at| removing.swap_remove(at).1)
-            };
-            match bytes {
+            match fs.removals.decided(path) {
                 Some(number) if outcome.is_ok() => fs.when_gone(number, caller, done),
                 _ => done(outcome),
             }
@@ -175,7 +170,7 @@ impl FileSystem {
     fn when_gone(self: &Arc<Self>, number: u64, caller: Caller, done: Done<()>) {
         let done = self.in_spite_of_errors(done);
         let step =
-            move |fs: &Self, _: &World| if fs.doomed()?.is_gone(number) { Ok(()) } else { Err(Stop::Wait) };
+            move |fs: &Self, _: &World| if fs.removals.is_gone(number)? { Ok(()) } else { Err(Stop::Wait) };
         let finish = move |gone: Result<(), Errno>| match gone {
             Err(Errno(libc::ETIMEDOUT)) => done(Ok(())),
             outcome => done(outcome),
@@ -186,7 +181,7 @@ impl FileSystem {
     /// May `op` be done here? The vote of [`crate::boundary::MountedTree::prepare`].
     pub(crate) fn vote(&self, world: &World, op: &DirOp) -> Result<(), Errno> {
         for path in super::view::paths_of(op) {
-            if self.names.reserved(path) || self.names.fixed(path) {
+            if self.view.names().reserved(path) || self.view.names().fixed(path) {
                 return fail(libc::EPERM);
             }
         }
@@ -200,7 +195,7 @@ impl FileSystem {
     }
 
     fn vote_make(&self, world: &World, path: &RelPath) -> Result<(), Errno> {
-        let place = self.names.place(path);
+        let place = self.view.place(path);
         if self.has_flat_file(world, path) {
             return fail(libc::EEXIST);
         }
@@ -220,25 +215,18 @@ impl FileSystem {
         if self.elsewhere(world, path, &place).is_some() {
             return fail(libc::EEXIST);
         }
-        match self.kind_of(path) {
+        match self.trees.kind_of(path) {
             Ok(_) => fail(libc::EEXIST),
             Err(Errno(libc::ENOENT)) => {
                 let (above, _) = path.split_last().ok_or(Errno(libc::EEXIST))?;
-                self.has_inode(&self.open_directory(&above)?)
+                self.trees.has_inode(&self.trees.open_directory(&above)?)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// What cannot be made here is to be made nowhere. (Some file systems do not count inodes.)
-    fn has_inode(&self, above: &OwnedFd) -> Result<(), Errno> {
-        let counts = rustix::fs::fstatvfs(above)?;
-        let free = if self.privileged { counts.f_ffree } else { counts.f_favail };
-        if counts.f_files > 0 && free == 0 { fail(libc::ENOSPC) } else { Ok(()) }
-    }
-
     fn vote_remove(&self, world: &World, path: &RelPath) -> Result<(), Errno> {
-        let place = self.names.place(path);
+        let place = self.view.place(path);
         refuse_frozen(world, &place)?;
         if let Some(vote) = self.vote_flat(world, &place) {
             return vote;
@@ -253,30 +241,25 @@ impl FileSystem {
                 _ => return Ok(()),
             }
         } else {
-            match self.kind_of(path) {
+            match self.trees.kind_of(path) {
                 Ok(rustix::fs::FileType::Directory) => {}
                 // The same of a file that is as it was sealed.
                 Ok(_) if Self::is_as_sealed(world, &place) => return Ok(()),
                 // Removed here already, or never made for want of room: what another node wants is
                 // done.
-                Err(Errno(libc::ENOENT)) if world.open(&place).is_some() || !self.is_removing(path) => {
+                Err(Errno(libc::ENOENT)) if world.open(&place).is_some() || !self.removals.is_asked(path) => {
                     return Ok(());
                 }
                 other => return other.and_then(|_| fail(libc::ENOTDIR)),
             }
         }
         // Asked for here: empty then, perhaps not now.
-        if self.is_removing(path)
+        if self.removals.is_asked(path)
             && let Some(id) = self.table.find(path)
         {
             self.check_empty(world, id)?;
         }
         if self.open_below(path) { fail(libc::ENOTEMPTY) } else { Ok(()) }
-    }
-
-    /// A program here has asked for its removal.
-    fn is_removing(&self, path: &RelPath) -> bool {
-        self.removing.lock().iter().any(|(asked, _)| asked == path)
     }
 
     fn vote_rename(
@@ -288,9 +271,9 @@ impl FileSystem {
         exchange: bool,
     ) -> Result<(), Errno> {
         for path in [from, to] {
-            refuse_frozen(world, &self.names.place(path))?;
+            refuse_frozen(world, &self.view.place(path))?;
         }
-        let (from_place, to_place) = (self.names.place(from), self.names.place(to));
+        let (from_place, to_place) = (self.view.place(from), self.view.place(to));
         if world.base(&from_place).is_some() || world.base(&to_place).is_some() {
             // Records name a dataset by its directory, and its files by where they were sealed.
             return fail(libc::EXDEV);
@@ -300,51 +283,33 @@ impl FileSystem {
         {
             return fail(libc::EINVAL);
         }
-        if self.kind_of(from)? != rustix::fs::FileType::Directory {
+        if self.trees.kind_of(from)? != rustix::fs::FileType::Directory {
             return fail(libc::ENOTDIR);
         }
-        let vote = match self.kind_of(to) {
+        let vote = match self.trees.kind_of(to) {
             Ok(_) if no_replace => fail(libc::EEXIST),
             Ok(rustix::fs::FileType::Directory) if exchange => Ok(()),
             Ok(rustix::fs::FileType::Directory) => {
-                let quiet = if self.privileged { OFlags::NOATIME } else { OFlags::empty() };
-                let dir = self.open_in_tree(to, OFlags::RDONLY | OFlags::DIRECTORY | quiet)?;
+                let quiet = if self.trees.privileged() { OFlags::NOATIME } else { OFlags::empty() };
+                let dir = self.trees.open(to, OFlags::RDONLY | OFlags::DIRECTORY | quiet)?;
                 if beneath::entries(&dir)?.next().is_none() { Ok(()) } else { fail(libc::ENOTEMPTY) }
             }
             Ok(_) => fail(libc::ENOTDIR),
             Err(Errno(libc::ENOENT)) if exchange => fail(libc::ENOENT),
             Err(Errno(libc::ENOENT)) => {
                 let (above, _) = to.split_last().ok_or(Errno(libc::EBUSY))?;
-                self.open_directory(&above).map(drop)
+                self.trees.open_directory(&above).map(drop)
             }
             Err(error) => Err(error),
         };
         vote?;
-        self.open_both(from, to, exchange).map(drop)
-    }
-
-    /// The directories that a directory moves between, or two are exchanged in, and their store;
-    /// EXDEV if there is not one store for both.
-    fn open_both(
-        &self,
-        from: &RelPath,
-        to: &RelPath,
-        exchange: bool,
-    ) -> Result<(usize, OwnedFd, OwnedFd), Errno> {
-        let (store, from_dir) = self.open_above(from)?;
-        let (other, to_dir) = if exchange { self.open_above(to)? } else { self.open_to_move((store, to))? };
-        if store == other { Ok((store, from_dir, to_dir)) } else { fail(libc::EXDEV) }
+        self.trees.open_both(from, to, exchange).map(drop)
     }
 
     /// Nobody has changed the file here.
     fn is_as_sealed(world: &World, place: &Place) -> bool {
         let inner = place.inner();
         world.open(place).is_some_and(|open| open.entry(&inner).is_some() && !open.is_changed(&inner))
-    }
-
-    fn kind_of(&self, path: &RelPath) -> Result<rustix::fs::FileType, Errno> {
-        let stat = stat_of(self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW)?)?;
-        Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode))
     }
 
     /// A file at or below `path` is open here.
@@ -360,11 +325,11 @@ impl FileSystem {
         match op {
             DirOp::Make { path, mode, uid, gid } => {
                 let owner = Caller { uid: *uid, gid: *gid, ..Caller::default() };
-                match self.make_directory(path, owner, *mode) {
-                    Err(Errno(libc::EEXIST)) if self.open_directory(path).is_ok() => {}
+                match self.trees.make_directory(path, owner, *mode) {
+                    Err(Errno(libc::EEXIST)) if self.trees.open_directory(path).is_ok() => {}
                     outcome => outcome?,
                 }
-                let place = self.names.place(path);
+                let place = self.view.place(path);
                 if let (Some(sealed), Place::Inside { inner, .. }) = (world.base(&place), &place) {
                     sealed.set_gone(inner);
                 }
@@ -375,78 +340,35 @@ impl FileSystem {
         }
     }
 
-    /// Makes a directory with exactly this owner and mode.
-    pub(crate) fn make_directory(&self, path: &RelPath, owner: Caller, mode: u32) -> Result<(), Errno> {
-        let (_, name) = path.split_last().ok_or(Errno(libc::EEXIST))?;
-        let above = self.open_to_make(path, mode)?;
-        self.make_directory_in(&above, name, owner, mode).map(drop)
-    }
-
-    /// Makes `name` in `above`; a sgid bit of `above` is inherited.
-    pub(crate) fn make_directory_in(
-        &self,
-        above: &OwnedFd,
-        name: &[u8],
-        owner: Caller,
-        mode: u32,
-    ) -> Result<OwnedFd, Errno> {
-        let bits = Mode::from_raw_mode(mode & 0o1777);
-        self.made_by(owner, 0, || rustix::fs::mkdirat(above, name, bits))?;
-        let made = open_path(above, name)?;
-        self.complete_mode(&made, mode)?;
-        Ok(made)
-    }
-
     fn remove_directory(&self, world: &mut World, path: &RelPath) -> Result<(), Errno> {
         if self.remove_flat_file(world, path)? {
             return Ok(());
         }
-        let place = self.names.place(path);
+        let place = self.view.place(path);
         match (world.base(&place).cloned(), &place) {
             (Some(sealed), Place::Entry(_)) => {
                 world.unlist(sealed.id());
                 self.keep.show_all(sealed.id().0);
-                self.doom_if_there(path)?;
+                self.removals.take(&self.trees, path)?;
             }
             (Some(sealed), _) => {
                 let open = sealed.has_next();
                 sealed.set_gone(&place.inner());
-                if open && self.kind_of(path).is_ok_and(|kind| kind != rustix::fs::FileType::Directory) {
+                if open && self.trees.kind_of(path).is_ok_and(|kind| kind != rustix::fs::FileType::Directory)
+                {
                     self.take_out_file(&sealed, path)?;
                 } else if open {
-                    self.doom_if_there(path)?;
+                    self.removals.take(&self.trees, path)?;
                 }
             }
-            (None, _) => match self.remove_empty(path) {
+            (None, _) => match self.trees.remove_empty(path) {
                 // Local files that other nodes never saw go with it.
-                Err(Errno(libc::ENOTEMPTY)) => self.doom_if_there(path)?,
+                Err(Errno(libc::ENOTEMPTY)) => self.removals.take(&self.trees, path)?,
                 outcome => outcome?,
             },
         }
         if let Some((parent, name)) = self.known_above(path) {
             self.table.let_below_go(parent, name);
-        }
-        Ok(())
-    }
-
-    fn remove_empty(&self, path: &RelPath) -> Result<(), Errno> {
-        let (_, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        let removed = self.open_above(path).and_then(|(_, dir)| {
-            self.as_owner(&dir, || Ok(rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR)?))
-        });
-        match removed {
-            Err(Errno(libc::ENOENT)) => Ok(()),
-            outcome => outcome,
-        }
-    }
-
-    pub(crate) fn doom_if_there(&self, path: &RelPath) -> Result<(), Errno> {
-        let number = match self.doom(path) {
-            Err(Errno(libc::ENOENT)) => None,
-            outcome => outcome?,
-        };
-        for (_, bytes) in self.removing.lock().iter_mut().filter(|(asked, _)| asked == path) {
-            *bytes = number;
         }
         Ok(())
     }
@@ -466,25 +388,10 @@ impl FileSystem {
     fn rename_directory(&self, from: &RelPath, to: &RelPath, exchange: bool) -> Result<(), Errno> {
         let ((from_dir, from_name), (to_dir, to_name)) =
             from.split_last().zip(to.split_last()).ok_or(Errno(libc::EBUSY))?;
-        let (store, from_fd, to_fd) = match self.open_both(from, to, exchange) {
-            // Where it was nobody can tell any more.
-            Err(Errno(libc::EXDEV)) if !exchange && self.was_renamed(from, to) => return Ok(()),
-            opened => opened?,
-        };
-        let flags =
-            if exchange { rustix::fs::RenameFlags::EXCHANGE } else { rustix::fs::RenameFlags::empty() };
-        match rustix::fs::renameat_with(&from_fd, from_name, &to_fd, to_name, flags) {
-            Ok(()) if exchange => {}
-            Ok(()) => self.remove_replaced((store, to))?,
-            Err(rustix::io::Errno::NOENT) if !exchange && self.open_directory(to).is_ok() => {}
-            Err(error) => return Err(error.into()),
+        if self.trees.rename_directory(from, to, exchange)? {
+            self.move_names((&from_dir, from_name), (&to_dir, to_name), exchange);
         }
-        self.move_names((&from_dir, from_name), (&to_dir, to_name), exchange);
         Ok(())
-    }
-
-    fn was_renamed(&self, from: &RelPath, to: &RelPath) -> bool {
-        matches!(self.open_directory(from), Err(Errno(libc::ENOENT))) && self.open_directory(to).is_ok()
     }
 
     /// Keeps the table in step with a rename below the mount. Under a parent that the kernel does
@@ -497,11 +404,6 @@ impl FileSystem {
             (None, None) => {}
         }
     }
-}
-
-fn open_path(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
 }
 
 /// A dataset that is being sealed: its directories are in the catalog by now.

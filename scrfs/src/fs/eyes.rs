@@ -98,7 +98,7 @@ impl FileSystem {
 
     /// Attributes of one of them.
     pub(crate) fn eye_attr(&self, id: u64) -> Result<Attr, Errno> {
-        let root = Attr::of(id, &stat_of(&self.root)?);
+        let root = Attr::of(id, &stat_of(&self.trees.primary().tree)?);
         let (kind, perm, nlink) = match eye_of(id) {
             None => (Kind::Directory, 0o555, 2),
             // For the job's user alone, to whom the root belongs.

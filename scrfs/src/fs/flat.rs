@@ -20,9 +20,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat};
 
 use super::attr::{Kind, stat_of};
 use super::errno::{Need, Stop, fail};
@@ -37,13 +36,6 @@ use crate::control::DirOp;
 use crate::dataset::{FLAT, INVALID, MARKER};
 use crate::errno::Errno;
 use crate::path::RelPath;
-
-/// See the module.
-#[derive(Debug, Default)]
-pub(crate) struct Flat {
-    /// There is a pattern.
-    on: AtomicBool,
-}
 
 /// Where a name is in the tree.
 pub(crate) struct Spot<'a> {
@@ -82,17 +74,14 @@ impl<'a> Spot<'a> {
 
 /// Names.
 impl FileSystem {
-    pub(crate) fn has_pattern(&self) -> bool {
-        self.flat.on.load(Ordering::Relaxed)
-    }
-
     /// `name` in `parent` is one of a dataset's files by the pattern, or its marker.
     pub(crate) fn is_flat_name(&self, parent: u64, name: &[u8]) -> bool {
-        self.in_checkpoint_path(parent) && matches!(self.rules().flat(name), Some(Ok(_)))
+        self.in_checkpoint_path(parent) && matches!(self.view.rules().flat(name), Some(Ok(_)))
     }
 
     fn in_checkpoint_path(&self, parent: u64) -> bool {
-        self.has_pattern() && self.table.path(parent).is_some_and(|path| path == *self.names.checkpoint())
+        self.view.has_pattern()
+            && self.table.path(parent).is_some_and(|path| path == *self.view.names().checkpoint())
     }
 
     /// Where `name` of `parent` is.
@@ -100,7 +89,7 @@ impl FileSystem {
         if !self.in_checkpoint_path(parent) {
             return Ok(Spot::plain(parent, name));
         }
-        match self.rules().flat(name) {
+        match self.view.rules().flat(name) {
             Some(Ok(flat)) if self.is_flat(world, flat.dataset) && !self.is_seen(world, &flat, name) => {
                 self.spot_in(world, parent, flat.dataset, flat.inner)
             }
@@ -118,7 +107,7 @@ impl FileSystem {
         if !self.in_checkpoint_path(parent) {
             return Ok(Spot::plain(parent, name));
         }
-        let flat = match self.rules().flat(name) {
+        let flat = match self.view.rules().flat(name) {
             None => return Ok(Spot::plain(parent, name)),
             Some(Err(unfit)) => {
                 self.node.note_once(format!("{}: {unfit}; it is a loose file", shown(name)));
@@ -132,7 +121,7 @@ impl FileSystem {
         if self.is_flat(world, flat.dataset) {
             return Ok(self.spot_in(world, parent, flat.dataset, flat.inner)?);
         }
-        let path = self.names.dataset_path(flat.dataset)?;
+        let path = self.view.names().dataset_path(flat.dataset)?;
         if world.held(&path) {
             return Err(Stop::Wait);
         }
@@ -140,7 +129,7 @@ impl FileSystem {
             self.node.note_once(format!("{}: there is no file of such a dataset", shown(name)));
             return fail(libc::ENOENT);
         }
-        if world.named(flat.dataset).is_some() || self.stat_below(&path).is_some() {
+        if world.named(flat.dataset).is_some() || self.trees.stat_below(&path).is_some() {
             self.node.note_once(format!(
                 "{}: refused, because {path} is there and is not its dataset",
                 shown(name)
@@ -182,7 +171,7 @@ impl FileSystem {
 
     /// The directory of a flat dataset, which programs do not see.
     pub(crate) fn hides(&self, world: &World, place: &Place) -> bool {
-        matches!(place, Place::Entry(name) if self.has_pattern() && self.is_flat(world, name))
+        matches!(place, Place::Entry(name) if self.view.has_pattern() && self.is_flat(world, name))
     }
 
     /// As [`FileSystem::hides`], of a name that is about to change: says so.
@@ -198,7 +187,7 @@ impl FileSystem {
 
     /// Dataset `name` is a flat one.
     pub(crate) fn is_flat(&self, world: &World, name: &[u8]) -> bool {
-        if !self.has_pattern() {
+        if !self.view.has_pattern() {
             return false;
         }
         match world.named(name) {
@@ -212,7 +201,7 @@ impl FileSystem {
         if sealed.top().is_none_or(|top| top.mode & FLAT != FLAT) {
             return false;
         }
-        let rules = self.rules();
+        let rules = self.view.rules();
         let fits = sealed.is_flat(rules.serial, |path| {
             path.split_last().is_some_and(|(dir, name)| dir.is_root() && rules.gives(name, sealed.name()))
         });
@@ -226,11 +215,7 @@ impl FileSystem {
     }
 
     fn stat_of_entry(&self, name: &[u8]) -> Option<Stat> {
-        self.stat_below(&self.names.dataset_path(name).ok()?)
-    }
-
-    pub(crate) fn stat_below(&self, path: &RelPath) -> Option<Stat> {
-        stat_of(self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?).ok()
+        self.trees.stat_below(&self.view.names().dataset_path(name).ok()?)
     }
 }
 
@@ -245,7 +230,7 @@ impl FileSystem {
         looks: Looks,
         entries: &mut Vec<DirEntry>,
     ) -> Result<(), Errno> {
-        if !self.has_pattern() {
+        if !self.view.has_pattern() {
             return Ok(());
         }
         let mut datasets = Vec::new();
@@ -257,7 +242,7 @@ impl FileSystem {
             !flat
         });
         let seen: HashSet<Vec<u8>> = entries.iter().map(|entry| entry.name.clone()).collect();
-        let rules = self.rules();
+        let rules = self.view.rules();
         for dataset in datasets {
             let spot = self.spot_in(world, top.id, &dataset, b"")?;
             let directory = self.table.get(spot.parent)?;
@@ -281,11 +266,11 @@ impl FileSystem {
         if let Some(sealed) = world.sealed(&place) {
             return Ok(sealed.children(&root).iter().all(|(_, what)| matches!(what, Name::Marker)));
         }
-        let there = match self.names_below(&self.names.dataset_path(name)?) {
+        let there = match self.trees.names_below(&self.view.names().dataset_path(name)?) {
             Err(Errno(libc::ENOENT)) => Vec::new(),
             names => names?,
         };
-        if there.iter().any(|(path, _)| !self.names.place(path).is_marker()) {
+        if there.iter().any(|(path, _)| !self.view.place(path).is_marker()) {
             return Ok(false);
         }
         let none = HashSet::new();
@@ -294,16 +279,17 @@ impl FileSystem {
 
     /// A flat dataset has a file that is seen at `path`.
     pub(crate) fn has_flat_file(&self, world: &World, path: &RelPath) -> bool {
-        let Place::Entry(name) = self.names.place(path) else { return false };
-        let rules = self.rules();
+        let Place::Entry(name) = self.view.place(path) else { return false };
+        let rules = self.view.rules();
         let Some(Ok(flat)) = rules.flat(&name) else { return false };
         if !self.is_flat(world, flat.dataset) {
             return false;
         }
-        let (Ok(top), Ok(inner)) = (self.names.dataset_path(flat.dataset), RelPath::new(flat.inner)) else {
+        let (Ok(top), Ok(inner)) = (self.view.names().dataset_path(flat.dataset), RelPath::new(flat.inner))
+        else {
             return false;
         };
-        let in_tree = || top.concat(&inner).is_ok_and(|path| self.stat_below(&path).is_some());
+        let in_tree = || top.concat(&inner).is_ok_and(|path| self.trees.stat_below(&path).is_some());
         match world.named(flat.dataset) {
             Some(sealed) if !sealed.has_next() => sealed.entry(&inner).is_some(),
             Some(sealed) => sealed.file(&inner).is_some() || in_tree(),
@@ -334,10 +320,10 @@ impl FileSystem {
     /// The caller's, and open to those to whom the checkpoint path is; who may make files there the
     /// kernel knows.
     fn flat_directory(&self, name: &[u8], caller: Caller) -> Result<DirOp, Errno> {
-        let above = stat_of(self.open_directory(self.names.checkpoint())?)?;
+        let above = stat_of(self.trees.open_directory(self.view.names().checkpoint())?)?;
         let setgid = above.st_mode & libc::S_ISGID;
         Ok(DirOp::Make {
-            path: self.names.dataset_path(name)?,
+            path: self.view.names().dataset_path(name)?,
             mode: FLAT | setgid | above.st_mode & 0o755 | 0o700,
             uid: caller.uid,
             gid: if setgid == 0 { caller.gid } else { above.st_gid },
@@ -362,9 +348,9 @@ impl FileSystem {
         if !self.in_checkpoint_path(parent) {
             return None;
         }
-        let rules = self.rules();
+        let rules = self.view.rules();
         let flat = rules.flat(name)?.ok()?;
-        let path = self.names.dataset_path(flat.dataset).ok()?.join(flat.inner).ok()?;
+        let path = self.view.names().dataset_path(flat.dataset).ok()?.join(flat.inner).ok()?;
         Some((DirOp::Remove { path }, flat.dataset.to_vec()))
     }
 
@@ -372,10 +358,10 @@ impl FileSystem {
     /// node has one.
     pub(crate) fn tidy_flat(self: &Arc<Self>, name: &[u8], caller: Caller, done: Done<()>) {
         let empty = {
-            let world = self.world.read();
+            let world = self.view.world();
             self.is_flat(&world, name) && self.is_flat_empty(&world, name) == Ok(true)
         };
-        match self.names.dataset_path(name) {
+        match self.view.names().dataset_path(name) {
             Ok(path) if empty => {
                 let caller = Caller { unique: 0, ..caller };
                 self.ask_directory(DirOp::Remove { path }, caller, Box::new(move |_| done(Ok(()))));
@@ -405,7 +391,7 @@ impl FileSystem {
     /// Takes out a sealed file that some node has unlinked; the node's journal has that. False: it
     /// is none.
     pub(crate) fn remove_flat_file(&self, world: &World, path: &RelPath) -> Result<bool, Errno> {
-        let place = self.names.place(path);
+        let place = self.view.place(path);
         let (Place::Inside { dataset, inner }, Some(sealed)) = (&place, world.base(&place)) else {
             return Ok(false);
         };
@@ -423,9 +409,9 @@ impl FileSystem {
         let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
         if !sealed.has_next() {
             self.keep_hidden(sealed, path);
-        } else if let Some(stat) = self.stat_below(path) {
-            let dir = self.open_directory(&above)?;
-            self.as_owner(&dir, || Ok(rustix::fs::unlinkat(&dir, name, AtFlags::empty())?))?;
+        } else if let Some(stat) = self.trees.stat_below(path) {
+            let dir = self.trees.open_directory(&above)?;
+            self.trees.as_owner(&dir, || Ok(rustix::fs::unlinkat(&dir, name, AtFlags::empty())?))?;
             Self::keep_nameless(sealed, &stat);
         }
         if let Some(parent) = self.table.find(&above) {
@@ -439,7 +425,6 @@ impl FileSystem {
 impl FileSystem {
     /// The job's pattern is another one than before. No lock is held.
     pub(crate) fn pattern_changed(&self, rules: &Rules) {
-        self.flat.on.store(rules.dataset_pattern.is_some(), Ordering::Relaxed);
         if let Err(error) = self.settle_names(rules) {
             self.node.note(format!("files that SCRFS_DATASET_PATTERN matches cannot be looked for: {error}"));
         }
@@ -449,8 +434,8 @@ impl FileSystem {
     /// Directories whose files the pattern does not give become ordinary ones; what matches and is
     /// loose stays so.
     fn settle_names(&self, rules: &Rules) -> Result<(), Errno> {
-        for (path, kind) in self.names_below(self.names.checkpoint())? {
-            let Place::Entry(name) = self.names.place(&path) else { continue };
+        for (path, kind) in self.trees.names_below(self.view.names().checkpoint())? {
+            let Place::Entry(name) = self.view.place(&path) else { continue };
             if kind != FileType::Directory {
                 if matches!(rules.flat(&name), Some(Ok(_))) {
                     self.node.note_once(format!(
@@ -459,7 +444,7 @@ impl FileSystem {
                 }
                 continue;
             }
-            let dir = self.open_directory(&path)?;
+            let dir = self.trees.open_directory(&path)?;
             let stat = stat_of(&dir)?;
             if !is_marked(&stat) {
                 continue;
@@ -468,7 +453,7 @@ impl FileSystem {
                 let inner = file.split_last().map_or(&b""[..], |(_, name)| name);
                 matches!(inner, MARKER | INVALID) || rules.gives(inner, &name)
             };
-            if !self.names_below(&path)?.iter().all(|(file, _)| fits(file)) {
+            if !self.trees.names_below(&path)?.iter().all(|(file, _)| fits(file)) {
                 let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 & !FLAT);
                 rustix::fs::chmodat(CWD, proc_path(&dir), mode, AtFlags::empty())?;
                 self.node.note_once(format!("{path}: SCRFS_DATASET_PATTERN does not give all its files' names now: they are in directory {path}"));

@@ -61,7 +61,7 @@ impl FileSystem {
                     if kept == Err(Errno(libc::EAGAIN)) {
                         return done(Ok(()));
                     }
-                    let world = fs.world.read();
+                    let world = fs.view.world();
                     // Not of a dataset that a restart has presented since: its files are sealed.
                     if kept.is_ok()
                         && world.presentations() == since
@@ -93,14 +93,14 @@ impl FileSystem {
         if !opens {
             return;
         }
-        let Ok(top) = self.names.dataset_path(sealed.name()) else { return };
+        let Ok(top) = self.view.names().dataset_path(sealed.name()) else { return };
         // Removed while it was seen as sealed: the sealed files stayed where they were. Later
         // others may be there.
         for removed in sealed.removed().into_iter().filter(|_| begins) {
             let made_anew = sealed.is_changed(&removed);
             if !made_anew
                 && let Ok(path) = top.concat(&removed)
-                && let Err(error) = self.doom_if_there(&path)
+                && let Err(error) = self.removals.take(&self.trees, &path)
             {
                 self.node.note(format!("{path}: was removed, and cannot be taken out of the tree: {error}"));
             }
@@ -121,8 +121,8 @@ impl FileSystem {
     fn give_attributes(&self, sealed: &Sealed, top: &RelPath) {
         for (inner, attr) in sealed.given() {
             let Ok(path) = top.concat(&inner) else { continue };
-            let Ok(fd) = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW) else { continue };
-            if let Err(error) = super::attrs::give_all(&fd, &attr, self.privileged) {
+            let Ok(fd) = self.trees.open(&path, OFlags::PATH | OFlags::NOFOLLOW) else { continue };
+            if let Err(error) = super::attrs::give_all(&fd, &attr, self.trees.privileged()) {
                 self.node.note(format!("{path}: attributes that were set here cannot be kept: {error}"));
             }
         }
@@ -138,7 +138,7 @@ impl FileSystem {
             if place.is_marker() {
                 continue;
             }
-            let now = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW).and_then(stat_of);
+            let now = self.trees.open(&path, OFlags::PATH | OFlags::NOFOLLOW).and_then(stat_of);
             if !now.is_ok_and(|stat| key_of(&stat) == backing.key)
                 && let Some((above, name)) = path.split_last()
                 && let Some(parent) = self.table.find(&above)
@@ -157,7 +157,7 @@ impl FileSystem {
         let Some(parent) = self.table.find(&above) else { return };
         let known = self.table.known(parent, name).and_then(|id| self.table.get(id).ok());
         let now =
-            self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
+            self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
         if let Some(inode) = known.filter(|inode| now != inode.key().ok_or(Errno(libc::ENOENT))) {
             self.table.cut(parent, name);
             self.partings.part(inode.id);
@@ -165,7 +165,7 @@ impl FileSystem {
     }
 
     fn attach_from_tree(&self, inode: &Inode, path: &RelPath) -> bool {
-        let Ok(fd) = self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW) else { return false };
+        let Ok(fd) = self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW) else { return false };
         let Ok(stat) = stat_of(&fd) else { return false };
         self.table.attach(inode, Backing { fd: Arc::new(fd), key: key_of(&stat) });
         true
@@ -209,7 +209,7 @@ impl FileSystem {
         place: &Place,
     ) -> Option<&'a CatalogEntry> {
         let entry = world.open(place)?.file(&place.inner())?;
-        let there = self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok();
+        let there = self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok();
         (!there).then_some(entry)
     }
 
@@ -244,7 +244,7 @@ impl FileSystem {
         }
         let key = inode.backing().map(|backing| backing.key);
         let now =
-            self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
+            self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
         match (now, key) {
             (Ok(now), Some(key)) if now == key || inode.passthrough_in_use() => return Ok(()),
             // Brought here, or rebuilt, since it was looked up.
@@ -283,7 +283,7 @@ impl FileSystem {
         let Some(backing) = inode.backing() else { return fail(libc::EIO) };
         let stat = stat_of(&backing.fd)?;
         let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let named = self.stat_below(path).is_some_and(|now| key_of(&now) == backing.key);
+        let named = self.trees.stat_below(path).is_some_and(|now| key_of(&now) == backing.key);
         let is_shared = stat.st_nlink > u64::from(named);
         if regular && is_shared && !sealed.is_own(backing.key) {
             return Err(Stop::Need(Need::Keep(sealed.id(), inner, backing)));
@@ -334,7 +334,7 @@ impl FileSystem {
         if sealed.is_changed(inner) || inode.passthrough_in_use() || self.handles.has(inode.id) {
             return Ok(false);
         }
-        let (mode, uid, gid) = match self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW) {
+        let (mode, uid, gid) = match self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW) {
             Ok(old) => {
                 let stat = stat_of(&old)?;
                 // Its name here and the one aside; with more it is a hard link.
@@ -349,13 +349,13 @@ impl FileSystem {
         self.changes(sealed, inner.clone(), caller)?;
         let (dir, name) = path.split_last().ok_or(Errno(libc::EISDIR))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let (store, dir) = self.open_in_store(&dir, flags | OFlags::NOFOLLOW)?;
-        let keep = rustix::fs::openat(self.doomed()?.directory(store), ".", flags, Mode::empty())?;
+        let (store, dir) = self.trees.open_in_store(&dir, flags | OFlags::NOFOLLOW)?;
+        let keep = rustix::fs::openat(self.removals.aside(store)?, ".", flags, Mode::empty())?;
         let temporary = format!("new.{}", NEW.fetch_add(1, Ordering::Relaxed));
         // Ours at first: its maker may not write there.
         let (made, stat) = self.new_file(Caller::default(), &keep, temporary.as_bytes(), mode)?;
         let give = || {
-            if !self.privileged {
+            if !self.trees.privileged() {
                 return Ok(());
             }
             let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
@@ -383,7 +383,7 @@ impl FileSystem {
             return Ok(());
         }
         let (dir, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        let dir = self.open_directory(&dir)?;
+        let dir = self.trees.open_directory(&dir)?;
         let here = match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(stat),
             Err(rustix::io::Errno::NOENT) => None,
@@ -414,7 +414,7 @@ impl FileSystem {
     /// The name of a sealed file was hidden, and the file itself stays: nobody who still knows it
     /// may change it.
     pub(crate) fn keep_hidden(&self, sealed: &Sealed, path: &RelPath) {
-        if let Some(stat) = self.stat_below(path) {
+        if let Some(stat) = self.trees.stat_below(path) {
             sealed.set_kept(key_of(&stat));
         }
     }

@@ -115,11 +115,11 @@ impl FileSystem {
 
     /// `op`, which was allowed and begun here without a lead, is done.
     fn done_alone(&self, op: &DirOp) -> bool {
-        let there = |path| self.open_directory(path).is_ok();
+        let there = |path| self.trees.open_directory(path).is_ok();
         match op {
             DirOp::Make { path, .. } => there(path),
             // The node forgets a sealed dataset after its directory is gone.
-            DirOp::Remove { path } => !there(path) && !self.is_listed(path),
+            DirOp::Remove { path } => !there(path) && !self.view.is_listed(path),
             DirOp::Rename { from, to, exchange: false, .. } => !there(from) && there(to),
             // Nobody can tell: both are there before and after.
             DirOp::Rename { .. } => false,
@@ -129,20 +129,14 @@ impl FileSystem {
     /// A removal was allowed, so nothing was seen in the directory. It may have begun with the
     /// marker's being shown again, of which the node's journal has nothing.
     fn hide_marker_again(&self, path: &RelPath) {
-        if !self.is_listed(path) {
+        if !self.view.is_listed(path) {
             return;
         }
         if let (Some(sealed), Ok(marker)) =
-            (self.world.read().base(&self.names.place(path)), RelPath::new(MARKER))
+            (self.view.world().base(&self.view.place(path)), RelPath::new(MARKER))
         {
             self.hide(sealed, marker);
         }
-    }
-
-    /// `path` is the top of a sealed dataset that programs see.
-    fn is_listed(&self, path: &RelPath) -> bool {
-        let place = self.names.place(path);
-        matches!(place, Place::Entry(_)) && self.world.read().base(&place).is_some()
     }
 }
 

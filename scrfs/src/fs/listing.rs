@@ -118,7 +118,7 @@ impl FileSystem {
             return Ok(slot.as_ref().map_or_else(none, Arc::clone));
         }
         self.handles.drop_listing(handle);
-        let world = self.world.read();
+        let world = self.view.world();
         let mut entries = self.dots(handle.inode.id);
         entries.extend(self.list(&world, &handle.inode, Looks::Program)?);
         drop(world);
@@ -188,7 +188,7 @@ impl FileSystem {
         looks: Looks,
     ) -> Result<Vec<DirEntry>, Errno> {
         let mut flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        if looks == Looks::Daemon && self.privileged {
+        if looks == Looks::Daemon && self.trees.privileged() {
             flags |= OFlags::NOATIME;
         }
         let fd = inode.fd()?;
@@ -214,7 +214,7 @@ impl FileSystem {
         special: Option<&RelPath>,
         entries: &mut Vec<DirEntry>,
     ) -> Result<(), Errno> {
-        let device = if self.roots.is_one() { None } else { Some(rustix::fs::fstat(dir)?.st_dev) };
+        let device = if self.trees.is_one() { None } else { Some(rustix::fs::fstat(dir)?.st_dev) };
         for entry in beneath::entries(dir)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -222,7 +222,7 @@ impl FileSystem {
                 let here = path.join(name)?;
                 // A marker is listed once its dataset is sealed, and then it is not listed from
                 // here.
-                if self.names.reserved(&here) || self.names.place(&here).is_marker() {
+                if self.view.names().reserved(&here) || self.view.place(&here).is_marker() {
                     continue;
                 }
             }

@@ -33,7 +33,7 @@ impl FileSystem {
         failed: impl FnOnce(&Self, T) + Send + 'static,
         done: Done<T>,
     ) -> Done<T> {
-        let loose = |(parent, name): &(u64, &[u8])| match self.names.place(&self.path_in(*parent, name).ok()?)
+        let loose = |(parent, name): &(u64, &[u8])| match self.view.place(&self.path_in(*parent, name).ok()?)
         {
             Place::Entry(loose) if !self.is_flat_name(*parent, name) => Some(loose),
             _ => None,
@@ -74,11 +74,11 @@ impl FileSystem {
 
     /// Regular files and symbolic links directly in the checkpoint path.
     pub(crate) fn list_loose(&self) -> Result<Vec<Vec<u8>>, Errno> {
-        let (world, rules) = (self.world.read(), self.rules());
+        let (world, rules) = (self.view.world(), self.view.rules());
         let mut found = Vec::new();
-        for (path, kind) in self.names_below(self.names.checkpoint())? {
+        for (path, kind) in self.trees.names_below(self.view.names().checkpoint())? {
             if matches!(kind, FileType::RegularFile | FileType::Symlink)
-                && let Place::Entry(name) = self.names.place(&path)
+                && let Place::Entry(name) = self.view.place(&path)
                 && world.named(&name).is_none()
                 && !matches!(rules.flat(&name), Some(Ok(_)))
             {
@@ -90,12 +90,12 @@ impl FileSystem {
 
     /// What a loose name is now. Files of more than `max` bytes are no pointers.
     pub(crate) fn look_loose(&self, name: &[u8], max: u64) -> Result<Look, Errno> {
-        let world = self.world.read();
-        if world.named(name).is_some() || matches!(self.rules().flat(name), Some(Ok(_))) {
+        let world = self.view.world();
+        if world.named(name).is_some() || matches!(self.view.rules().flat(name), Some(Ok(_))) {
             return Ok(Look::Dataset);
         }
-        let path = self.names.dataset_path(name)?;
-        let fd = match self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW) {
+        let path = self.view.names().dataset_path(name)?;
+        let fd = match self.trees.open(&path, OFlags::PATH | OFlags::NOFOLLOW) {
             Ok(fd) => fd,
             Err(Errno(libc::ENOENT)) => return Ok(Look::Pointer(LooseEntry::gone(name.to_vec()))),
             Err(error) => return Err(error),
@@ -114,7 +114,7 @@ impl FileSystem {
         let mut entry = entry_of(name, kind, &stat);
         if let LooseKind::File { size, crc } = &mut entry.kind {
             let mut bytes = Vec::new();
-            let quiet = if self.privileged { OFlags::NOATIME } else { OFlags::empty() };
+            let quiet = if self.trees.privileged() { OFlags::NOATIME } else { OFlags::empty() };
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | quiet;
             let file = File::from(rustix::fs::open(proc_path(&fd), flags, Mode::empty())?);
             file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -146,15 +146,15 @@ impl FileSystem {
         fresh: Option<&(OwnedFd, String)>,
         max: u64,
     ) -> Result<bool, Errno> {
-        let path = self.names.dataset_path(&entry.name)?;
-        let world = self.world.write();
+        let path = self.view.names().dataset_path(&entry.name)?;
+        let world = self.view.change();
         if world.held(&path) {
             return Ok(false);
         }
         if world.base(&Place::Entry(entry.name.clone())).is_some() {
             return fail(libc::EISDIR);
         }
-        match self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW) {
+        match self.trees.open(&path, OFlags::PATH | OFlags::NOFOLLOW) {
             Ok(there) => {
                 let stat = stat_of(&there)?;
                 match FileType::from_raw_mode(stat.st_mode) {
@@ -170,7 +170,7 @@ impl FileSystem {
             Err(error) => return Err(error),
         }
         let (above, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        let dir = self.open_directory(&above)?;
+        let dir = self.trees.open_directory(&above)?;
         match fresh {
             Some((aside, made)) => rustix::fs::renameat(aside, made.as_str(), &dir, name)?,
             None => match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
@@ -209,7 +209,7 @@ impl FileSystem {
     /// Makes it where no program sees it; `None` for a name that is gone.
     fn make_aside(&self, entry: &LooseEntry) -> Result<Option<(OwnedFd, String)>, Errno> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let aside = self.doomed()?.directory(PRIMARY).try_clone_to_owned()?;
+        let aside = self.removals.aside(PRIMARY)?.try_clone_to_owned()?;
         let name = format!("loose.{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let made = match &entry.kind {
             LooseKind::Gone => return Ok(None),
@@ -232,12 +232,12 @@ impl FileSystem {
 
     /// Owner, mode and times.
     fn dress(&self, file: &OwnedFd, entry: &LooseEntry) -> Result<(), Errno> {
-        if self.privileged {
+        if self.trees.privileged() {
             let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
             rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
         }
         if matches!(entry.kind, LooseKind::File { .. }) {
-            super::backing::change_mode(file, entry.mode & 0o7777, self.privileged)?;
+            super::backing::change_mode(file, entry.mode & 0o7777, self.trees.privileged())?;
             let of =
                 |stamp: Stamp| Timespec { tv_sec: stamp.secs, tv_nsec: stamp.nsecs.min(999_999_999).into() };
             let times = Timestamps { last_access: of(entry.atime), last_modification: of(entry.mtime) };

@@ -21,11 +21,6 @@ use crate::errno::Errno;
 use crate::path::RelPath;
 
 impl FileSystem {
-    /// A regular file that gets this name marks its dataset.
-    pub(crate) fn is_mark(&self, place: &Place) -> bool {
-        place.is_marker() || self.rules().marks(place)
-    }
-
     /// A descriptor of a writable handle of the marker at `place` was closed.
     pub(crate) fn marker_closed(&self, place: &Place, handle: &Arc<Handle>, caller: Caller, done: Done<()>) {
         let Place::Inside { dataset, inner } = place else { return done(Ok(())) };
@@ -89,8 +84,8 @@ impl FileSystem {
         caller: Caller,
         done: Box<dyn FnOnce(()) + Send>,
     ) {
-        match self.names.place(to) {
-            Place::Entry(dataset) if self.rules().commits(&dataset) => {
+        match self.view.place(to) {
+            Place::Entry(dataset) if self.view.rules().commits(&dataset) => {
                 let marking = Marking { holds_directory: true, everywhere: true };
                 self.set_marker_by_name(&dataset, marking, caller, done);
             }

@@ -46,15 +46,13 @@ mod waits;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-
-use rustix::fs::{Mode, OFlags};
 
 pub use self::attr::{Attr, Changes, Kind, SetTime};
 pub use self::attrs::Value;
-use self::backing::{Doomed, Root, Roots};
+use self::backing::{Removals, Root, Trees};
 pub use self::create::NewNode;
 pub use self::files::{DirEntry, Handle};
 use self::files::{Handles, Meters, Pages};
@@ -67,29 +65,21 @@ pub use self::names::{Entry, Suspects};
 use self::node::NodeLink;
 pub use self::open::{Data, Opened};
 pub use self::restore::Registered;
-use self::view::{Namespace, Rules, World};
+use self::view::{Namespace, View};
 pub use self::wait::Done;
 use self::waits::Waits;
 use crate::boundary::GlobalRequests;
 use crate::errno::Errno;
 use crate::keep::Keep;
 use crate::lane::Hands;
-use crate::lock::{Mutex, Rank, RwLock};
+use crate::lock::Mutex;
 use crate::path::RelPath;
-use crate::store::beneath;
 use crate::stores::{Place, Stores};
 
 /// The file system. Shared by the adapter's threads and the node.
 pub struct FileSystem {
-    /// The primary store's tree.
-    root: Arc<OwnedFd>,
-    root_path: PathBuf,
-    /// All stores'.
-    roots: Roots,
-    /// Runs as root: may give files to their makers, and needs no permission bits.
-    privileged: bool,
-    names: Namespace,
-    flat: flat::Flat,
+    view: Arc<View>,
+    trees: Trees,
     keep: Arc<Keep>,
     table: Table,
     gates: Gates,
@@ -97,26 +87,20 @@ pub struct FileSystem {
     meters: Meters,
     pages: Pages,
     partings: Partings,
-    world: RwLock<World>,
     handles: Handles,
     descriptors: bound::Descriptors,
-    waits: Waits<Self>,
-    rules: RwLock<Arc<Rules>>,
+    waits: Arc<Waits<Self>>,
     processes: caller::Processes,
-    node: NodeLink,
+    node: Arc<NodeLink>,
     kernel: Kernel,
-    /// Directories whose removal was asked for here and is not decided; then, what is to be waited
-    /// for.
-    removing: Mutex<Vec<(RelPath, Option<u64>)>>,
-    doomed: OnceLock<Doomed>,
-    me: Weak<Self>,
+    removals: Removals,
     /// Taken over from a predecessor and not yet fetched by the adapter.
     registered: Mutex<Vec<Registered>>,
 }
 
 impl std::fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileSystem").field("root", &self.root_path).finish_non_exhaustive()
+        f.debug_struct("FileSystem").field("root", &self.trees.primary().path).finish_non_exhaustive()
     }
 }
 
@@ -153,35 +137,36 @@ impl FileSystem {
         stores: Arc<Stores>,
         hands: Hands,
     ) -> Result<Arc<Self>, Errno> {
-        let roots = Roots::open(trees, &checkpoint_path, stores)?;
-        let backings = roots.all().iter().map(Root::backing).collect::<Result<Vec<_>, _>>()?;
-        let primary = roots.all().first().ok_or(Errno(libc::ENOENT))?;
-        let (root, root_path) = (Arc::clone(&primary.tree), primary.path.clone());
-        Ok(Arc::new_cyclic(|me| Self {
-            root,
-            root_path,
-            roots,
-            privileged: rustix::process::geteuid().is_root(),
-            names: Namespace::new(checkpoint_path),
-            flat: flat::Flat::default(),
+        let (names, node) = (Namespace::new(checkpoint_path), Arc::new(NodeLink::default()));
+        let trees = Trees::over(trees, names.clone(), stores, Arc::clone(&node))?;
+        let backings = trees.all().iter().map(Root::backing).collect::<Result<Vec<_>, _>>()?;
+        let (view, waits) = (Arc::new(View::new(names)), Arc::new(Waits::new(hands)));
+        let removals = Removals::new({
+            let (view, waits): (_, Arc<Waits<Self>>) = (Arc::clone(&view), Arc::clone(&waits));
+            move || {
+                // Who saw the bytes there and began to wait is in the queue when this lock was to
+                // be had.
+                drop(view.change());
+                waits.wake();
+            }
+        });
+        Ok(Arc::new(Self {
+            view,
+            trees,
             table: Table::over(backings, Arc::clone(&keep)),
             gates: Gates::default(),
             eyes: eyes::Eyes::default(),
             meters: Meters::default(),
             pages: Pages::default(),
             partings: Partings::default(),
-            world: RwLock::new(Rank::World, World::default()),
             handles: Handles::new(Arc::clone(&keep)),
             descriptors: bound::Descriptors::default(),
             keep,
-            waits: Waits::new(hands),
-            rules: RwLock::default(),
+            waits,
             processes: caller::Processes::default(),
-            node: NodeLink::default(),
+            node,
             kernel: Kernel::default(),
-            removing: Mutex::default(),
-            doomed: OnceLock::new(),
-            me: me.clone(),
+            removals,
             registered: Mutex::default(),
         }))
     }
@@ -191,15 +176,8 @@ impl FileSystem {
         // A writer that meets a lease test makes the kernel send SIGIO, whose default ends the
         // process.
         signal_hook::flag::register(libc::SIGIO, Arc::new(AtomicBool::new(false)))?;
-        self.drop_doubles()?;
-        let trees: Vec<&Path> = self.roots.all().iter().map(|root| root.path.as_path()).collect();
-        let _ = self.doomed.set(Doomed::open(&trees, self.waits.hands().clone())?);
-        Ok(())
-    }
-
-    /// The deleting half; not before [`FileSystem::begin`].
-    fn doomed(&self) -> Result<&Doomed, Errno> {
-        self.doomed.get().ok_or(Errno(libc::EAGAIN))
+        self.trees.drop_doubles()?;
+        self.removals.begin(&self.trees, self.waits.hands().clone())
     }
 
     /// Tells whom to ask for what other nodes take part in; once. Whoever serves keeps the node.
@@ -216,11 +194,6 @@ impl FileSystem {
     /// from others; once.
     pub fn set_device(&self, device: String) {
         self.processes.set_device(device);
-    }
-
-    /// The job's rules for names, as they are now.
-    fn rules(&self) -> Arc<Rules> {
-        Arc::clone(&self.rules.read())
     }
 
     /// The state memory.
@@ -241,55 +214,7 @@ impl FileSystem {
 
     /// A regular file on the file system of each store, to try passthrough with.
     pub fn probe_files(&self) -> Result<Vec<OwnedFd>, Errno> {
-        let probe = |root: &Root| {
-            let dir = root.path.parent().unwrap_or(&root.path);
-            let path = dir.join(format!(".probe.{}", std::process::id()));
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-            let fd = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
-            rustix::fs::unlink(&path)?;
-            Ok(fd)
-        };
-        self.roots.all().iter().map(probe).collect()
-    }
-
-    /// Takes what is to be deleted out of sight; its bytes go by and by. The number, where there
-    /// are any, is to wait for.
-    fn doom(&self, path: &RelPath) -> Result<Option<u64>, Errno> {
-        let (_, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        let (store, dir) = self.open_above(path)?;
-        let taken = self.as_owner(&dir, || self.doomed()?.take(store, dir.try_clone()?, name))?;
-        let me = Weak::clone(&self.me);
-        let after = move || {
-            if let Some(fs) = me.upgrade() {
-                // Who saw the bytes there and began to wait is in the queue when this lock was to
-                // be had.
-                drop(fs.world.write());
-                fs.waits.wake();
-            }
-        };
-        let doomed = self.doomed()?;
-        Ok(taken.map(|aside| doomed.delete(aside, after)))
-    }
-
-    /// Puts `path` out of sight, where it stays.
-    fn put_by(&self, path: &RelPath, label: &str) -> Result<(), Errno> {
-        let (_, name) = path.split_last().ok_or(Errno(libc::EBUSY))?;
-        let (store, dir) = self.open_above(path)?;
-        self.as_owner(&dir, || self.doomed()?.keep(store, &dir, name, label))
-    }
-
-    /// Changes a directory of the backing tree whose modes may keep a daemon without privileges
-    /// from it: what programs may, the kernel has decided by the modes that they see.
-    fn as_owner<T>(&self, dir: &OwnedFd, change: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-        match change() {
-            Err(Errno(libc::EACCES)) if !self.privileged => {
-                let mode = beneath::open_up(dir)?;
-                let changed = change();
-                beneath::close_again(dir, mode)?;
-                changed
-            }
-            outcome => outcome,
-        }
+        self.trees.probe_files()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::FileSystem;
 use super::attr::{Attr, Kind, key_of, stat_of};
+use super::backing::Root;
 use super::errno::{Stop, fail};
 use super::inodes::{Backing, Inode, Key, is_eye};
 use super::intent::key_at;
@@ -52,7 +54,7 @@ impl FileSystem {
         if let Some(eye) = self.look_up_eye(parent, name) {
             return eye;
         }
-        let world = self.world.read();
+        let world = self.view.world();
         let spot = self.spot(&world, parent, name)?;
         let _still = self.gates.look(spot.parent);
         self.lookup_in(&world, spot.parent, &spot.name)
@@ -110,8 +112,8 @@ impl FileSystem {
 
     pub(crate) fn lookup_in(&self, world: &World, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
         let path = self.path_in(parent, name)?;
-        let place = self.names.place(&path);
-        if self.names.reserved(&path) || self.hides(world, &place) {
+        let place = self.view.place(&path);
+        if self.view.names().reserved(&path) || self.hides(world, &place) {
             return fail(libc::ENOENT);
         }
         self.lookup_at(world, &place, parent, name)
@@ -119,7 +121,7 @@ impl FileSystem {
 
     /// The directory of a flat dataset too.
     pub(crate) fn lookup_hidden(&self, world: &World, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
-        let place = self.names.place(&self.path_in(parent, name)?);
+        let place = self.view.place(&self.path_in(parent, name)?);
         self.lookup_at(world, &place, parent, name)
     }
 
@@ -225,10 +227,27 @@ impl FileSystem {
         }
     }
 
+    /// The backing directory in which `name` of inode `parent` is, or would be made.
+    pub(crate) fn directory_of(&self, parent: u64, name: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
+        let directory = self.table.get(parent)?.fd()?;
+        let checkpoint = if self.is_spread(parent) { self.trees.checkpoint_with(name) } else { None };
+        Ok(checkpoint.unwrap_or(directory))
+    }
+
+    /// Inode `id` is the checkpoint path, and there are several stores.
+    fn is_spread(&self, id: u64) -> bool {
+        !self.trees.is_one() && self.table.find(self.view.names().checkpoint()) == Some(id)
+    }
+
+    /// Trees beside the primary's in which names of inode `id` are.
+    pub(crate) fn other_directories(&self, id: u64) -> &[Root] {
+        if self.is_spread(id) { self.trees.others() } else { &[] }
+    }
+
     /// The inode's path and place; `None` when it has no name any more.
     pub(crate) fn place_of(&self, inode: u64) -> Option<(RelPath, Place)> {
         let path = self.table.path(inode)?;
-        let place = self.names.place(&path);
+        let place = self.view.place(&path);
         Some((path, place))
     }
 
@@ -238,7 +257,7 @@ impl FileSystem {
             return Ok((self.eye_attr(id)?, LOCAL));
         }
         let inode = self.table.get(id)?;
-        let world = self.world.read();
+        let world = self.view.world();
         if let Some((_, place)) = self.place_of(id) {
             if let Some(sealed) = world.sealed(&place) {
                 let inner = place.inner();
@@ -267,7 +286,7 @@ impl FileSystem {
     /// The target of a symbolic link.
     pub fn readlink(&self, id: u64) -> Result<Vec<u8>, Errno> {
         let inode = self.table.get(id)?;
-        let world = self.world.read();
+        let world = self.view.world();
         if let Some((_, place)) = self.place_of(id)
             && let Some(sealed) = world.sealed(&place)
         {
@@ -301,10 +320,10 @@ impl FileSystem {
         other: Option<Key>,
     ) -> Result<(RelPath, Place), Stop> {
         let path = self.path_in(parent, name)?;
-        if self.names.reserved(&path) {
+        if self.view.names().reserved(&path) {
             return fail(libc::EPERM);
         }
-        let place = self.names.place(&path);
+        let place = self.view.place(&path);
         if world.held(&path) {
             return Err(Stop::Wait);
         }
@@ -332,9 +351,9 @@ impl FileSystem {
     /// An entry with the times that the kernel may keep it.
     pub(crate) fn entry_of(&self, place: &Place, inode: &Inode, stat: &Stat) -> Entry {
         let attr = match place {
-            Place::Top if !self.roots.is_one() => {
+            Place::Top if !self.trees.is_one() => {
                 let mut stat = *stat;
-                self.roots.widen(&mut stat);
+                self.trees.widen(&mut stat);
                 Attr::of(inode.id, &stat)
             }
             _ => Attr::of(inode.id, stat),

@@ -191,7 +191,7 @@ impl FileSystem {
         if sealed.is_unread(inner) {
             return Ok(false);
         }
-        let fd = match self.open_in_tree(path, OFlags::PATH | OFlags::NOFOLLOW) {
+        let fd = match self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW) {
             Ok(fd) => fd,
             Err(Errno(libc::ENOENT | libc::ENOTDIR)) => return Ok(false),
             Err(error) => return Err(error),
@@ -238,16 +238,16 @@ impl FileSystem {
         let file = if passthrough {
             if truncates {
                 let truncate = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
-                self.changed_by(caller, &fd, || {
+                self.trees.changed_by(caller, &fd, || {
                     Ok(rustix::fs::open(proc_path(&fd), truncate, Mode::empty()).map(drop)?)
                 })?;
             }
             None
         } else {
-            let own = own_flags(flags, self.privileged);
+            let own = own_flags(flags, self.trees.privileged());
             let open = || Ok(rustix::fs::open(proc_path(&fd), own, Mode::empty())?);
             let open = || if marker { self.table.opening(open) } else { self.admitted(open) }.map(File::from);
-            Some(if truncates { self.changed_by(caller, &fd, open)? } else { open()? })
+            Some(if truncates { self.trees.changed_by(caller, &fd, open)? } else { open()? })
         };
         Ok(self.opened(inode, flags, caller, file, place))
     }
@@ -271,26 +271,26 @@ impl FileSystem {
 
     /// Makes the empty file behind a marker that was set on another node.
     pub(crate) fn write_marker(&self, sealed: &Sealed, inode: &Inode) -> Result<(), Errno> {
-        let top = self.names.dataset_path(sealed.name())?;
+        let top = self.view.names().dataset_path(sealed.name())?;
         let owner = sealed.top().map_or(Caller::default(), |e| Caller {
             uid: e.uid,
             gid: e.gid,
             ..Caller::default()
         });
-        let dir = match self.open_directory(&top) {
+        let dir = match self.trees.open_directory(&top) {
             Ok(dir) => dir,
             Err(Errno(libc::ENOENT)) => {
                 let (above, name) = top.split_last().ok_or(Errno(libc::EIO))?;
-                let above = self.open_directory(&above)?;
+                let above = self.trees.open_directory(&above)?;
                 let mode = sealed.top().map_or(0o755, |e| e.mode);
-                self.make_directory_in(&above, name, owner, mode)?
+                self.trees.make_directory_in(&above, name, owner, mode)?
             }
             Err(error) => return Err(error),
         };
-        let made = match self.as_owner(&dir, || self.new_file(owner, &dir, MARKER, 0o644)) {
+        let made = match self.trees.as_owner(&dir, || self.new_file(owner, &dir, MARKER, 0o644)) {
             Ok((made, _)) => made,
             Err(Errno(libc::EEXIST)) => {
-                self.open_in_tree(&top.join(MARKER)?, OFlags::PATH | OFlags::NOFOLLOW)?
+                self.trees.open(&top.join(MARKER)?, OFlags::PATH | OFlags::NOFOLLOW)?
             }
             Err(error) => return Err(error),
         };
@@ -307,7 +307,7 @@ impl FileSystem {
         file: Option<File>,
         place: &Place,
     ) -> Opened {
-        let marks = self.is_mark(place);
+        let marks = self.view.is_mark(place);
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let data = match &file {
             None => Data::Passthrough,

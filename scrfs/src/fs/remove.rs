@@ -89,7 +89,7 @@ impl FileSystem {
                 // Its file is no data, so it goes; where none was written there is nothing to
                 // remove.
                 if let Ok(dir) = self.table.get(parent)?.fd() {
-                    self.as_owner(&dir, || super::create::remove_stale_marker(&dir, name))?;
+                    self.trees.as_owner(&dir, || super::create::remove_stale_marker(&dir, name))?;
                 }
                 self.hide(sealed, inner);
             } else {

@@ -93,7 +93,7 @@ impl FileSystem {
         to: &At,
         flags: RenameFlags,
     ) -> Result<(Step, Option<Vec<u8>>), Stop> {
-        if !self.has_pattern() {
+        if !self.view.has_pattern() {
             return Ok((self.rename_now(world, caller, from, to, flags)?, None));
         }
         let source = self.spot(world, from.0, &from.1)?;
@@ -162,8 +162,8 @@ impl FileSystem {
         if matches!(self.keep.intent(unique), Some(Intent::Hide)) {
             return Ok(Some(Step::Renamed));
         }
-        let place = self.names.place(to_path);
-        if self.is_mark(&place) && self.kind_at(to)? == FileType::RegularFile {
+        let place = self.view.place(to_path);
+        if self.view.is_mark(&place) && self.kind_at(to)? == FileType::RegularFile {
             return Ok(Some(Step::Marker(place.dataset().unwrap_or_default().to_vec())));
         }
         Ok(Some(Step::Renamed))
@@ -260,7 +260,7 @@ impl FileSystem {
             }
             _ => Self::need_open(world, &to_place)?,
         }
-        if self.names.fixed(&from_path) || self.names.fixed(&to_path) {
+        if self.view.names().fixed(&from_path) || self.view.names().fixed(&to_path) {
             return fail(libc::EBUSY);
         }
         let source = self.kind_at(from)?;
@@ -307,13 +307,14 @@ impl FileSystem {
             self.keep.begin(unique, Intent::Rename { from: moved, to: self.key_of_name(to)?, exchange });
         }
         // A whiteout is a new file, in the old place.
-        self.made_by(caller, 0, || rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags))?;
+        self.trees
+            .made_by(caller, 0, || rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags))?;
         effect()?;
         if let (Some(replaced), Some(sealed)) = (replaced.filter(|_| !exchange), world.open(&to_place)) {
             Self::keep_nameless(sealed, &replaced);
         }
         self.table.rename((from.0, &from.1), (to.0, &to.1), exchange);
-        if self.is_mark(&to_place) && source == FileType::RegularFile {
+        if self.view.is_mark(&to_place) && source == FileType::RegularFile {
             return Ok(Step::Marker(to_place.dataset().unwrap_or_default().to_vec()));
         }
         Ok(Step::Renamed)

@@ -43,7 +43,7 @@ impl FileSystem {
     /// Takes over what `keepers` and the state memory hold, before anything else happens to the
     /// tree. Sealed names come later: [`FileSystem::restore_sealed`].
     pub fn restore(&self, keepers: &Keepers) -> Result<(), Errno> {
-        self.drop_doubles()?;
+        self.trees.drop_doubles()?;
         let mut lost = HashMap::new();
         let mut registrations = HashMap::new();
         let mut taken = Vec::new();
@@ -112,7 +112,7 @@ impl FileSystem {
         let Ok(path) = RelPath::new(path) else { return Ok(None) };
         if path.as_bytes().ends_with(GONE) {
             // A name may end so.
-            let tree = &self.roots.all()[store].tree;
+            let tree = &self.trees.all()[store].tree;
             let there = rustix::fs::statat(tree, path.as_path(), AtFlags::SYMLINK_NOFOLLOW);
             return Ok(there.is_ok_and(|there| key_of(&there) == backing.key).then_some(path));
         }
@@ -121,7 +121,7 @@ impl FileSystem {
 
     /// Where the trees are in the kernel's eyes.
     fn tree_paths(&self) -> Result<Vec<Vec<u8>>, Errno> {
-        self.roots.all().iter().map(|root| path_text(&root.tree)).collect()
+        self.trees.all().iter().map(|root| path_text(&root.tree)).collect()
     }
 
     /// All names in the trees of the inodes in `wanted`.
@@ -129,9 +129,9 @@ impl FileSystem {
         let numbers: HashSet<u64> = wanted.keys().map(|key| key.1).collect();
         let mut found = Vec::new();
         let mut pending: Vec<(usize, RelPath)> =
-            (0..self.roots.all().len()).map(|store| (store, RelPath::root())).collect();
+            (0..self.trees.all().len()).map(|store| (store, RelPath::root())).collect();
         while let Some((store, dir)) = pending.pop() {
-            let Ok(fd) = self.roots.all()[store].read(&dir) else { continue };
+            let Ok(fd) = self.trees.all()[store].read(&dir) else { continue };
             for entry in Dir::read_from(&fd)? {
                 let entry = entry?;
                 let name = entry.file_name().to_bytes();
@@ -166,7 +166,7 @@ impl FileSystem {
                 },
             };
             let Ok(inode) = self.table.get(file.inode) else { continue };
-            let marks = self.place_of(file.inode).is_some_and(|(_, place)| self.is_mark(&place));
+            let marks = self.place_of(file.inode).is_some_and(|(_, place)| self.view.is_mark(&place));
             let plain = data.is_some();
             let process = Arc::new(Process { pid: file.pid, command: file.command.clone(), rank: file.rank });
             let handle = Handle {
@@ -203,7 +203,7 @@ impl FileSystem {
     /// Opens a file anew whose descriptor is lost.
     fn reopen(&self, file: &KeptFile) -> Option<File> {
         let inode = self.table.get(file.inode).ok()?;
-        let flags = super::open::own_flags(file.flags & !libc::O_TRUNC, self.privileged);
+        let flags = super::open::own_flags(file.flags & !libc::O_TRUNC, self.trees.privileged());
         let fd = rustix::fs::open(super::proc_path(inode.fd().ok()?), flags, Mode::empty()).ok()?;
         let key = key_of(&stat_of(&fd).ok()?);
         (Some(key) == file.data.map(|data| data.key)).then(|| fd.into())
@@ -212,7 +212,7 @@ impl FileSystem {
     /// Puts sealed inodes in their places and hides what was removed, once sealed datasets are
     /// listed and before requests are served.
     pub fn restore_sealed(&self) {
-        let world = self.world.write();
+        let world = self.view.change();
         let hidden = self.keep.hidden();
         let inodes: Vec<KeptInode> = self.keep.inodes().filter(|inode| inode.sealed.dataset != 0).collect();
         for sealed in world.all_sealed() {
@@ -224,7 +224,7 @@ impl FileSystem {
                     sealed.hide(path.clone());
                 }
             }
-            let Ok(top) = self.names.dataset_path(sealed.name()) else { continue };
+            let Ok(top) = self.view.names().dataset_path(sealed.name()) else { continue };
             let mut found: Vec<(RelPath, u64)> = inodes
                 .iter()
                 .filter(|inode| inode.sealed.dataset == dataset && self.table.path(inode.number).is_none())

@@ -11,7 +11,6 @@ use std::time::Duration;
 use rustix::fs::{FileType, OFlags};
 
 use super::attr::{key_of, stat_of};
-use super::errno::fail;
 use super::files::Handle;
 use super::inodes::Key;
 use super::kernel::DataMode;
@@ -24,15 +23,14 @@ use crate::dataset::CatalogIndex;
 use crate::errno::Errno;
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
-use crate::store::beneath;
 
 /// How long a restart waits for the room of what it removes.
 const JUNK_WAIT: Duration = Duration::from_mins(1);
 
 impl MountedTree for FileSystem {
     fn prepare(&self, op: &DirOp) -> Result<(), Errno> {
-        let op = self.names.inward(op).ok_or(Errno(libc::ENAMETOOLONG))?;
-        let mut world = self.world.write();
+        let op = self.view.names().inward(op).ok_or(Errno(libc::ENAMETOOLONG))?;
+        let mut world = self.view.change();
         self.vote(&world, &op)?;
         world.hold(op);
         Ok(())
@@ -55,8 +53,8 @@ impl MountedTree for FileSystem {
     }
 
     fn release(&self, op: &DirOp) {
-        if let Some(op) = self.names.inward(op) {
-            self.world.write().release(&op);
+        if let Some(op) = self.view.names().inward(op) {
+            self.view.change().release(&op);
         }
         self.waits.wake();
     }
@@ -67,16 +65,16 @@ impl MountedTree for FileSystem {
 
     fn directories(&self) -> Result<Vec<DirHeld>, Errno> {
         let mut found = Vec::new();
-        let world = self.world.read();
-        let mut pending = vec![self.names.checkpoint().clone()];
+        let world = self.view.world();
+        let mut pending = vec![self.view.names().checkpoint().clone()];
         while let Some(dir) = pending.pop() {
-            for (path, kind) in self.names_below(&dir)? {
-                if kind != FileType::Directory || world.base(&self.names.place(&path)).is_some() {
+            for (path, kind) in self.trees.names_below(&dir)? {
+                if kind != FileType::Directory || world.base(&self.view.place(&path)).is_some() {
                     continue;
                 }
-                let stat = stat_of(self.open_directory(&path)?)?;
+                let stat = stat_of(self.trees.open_directory(&path)?)?;
                 let mode = stat.st_mode & 0o7777;
-                let told = path.strip(self.names.checkpoint()).ok_or(Errno(libc::EIO))?;
+                let told = path.strip(self.view.names().checkpoint()).ok_or(Errno(libc::EIO))?;
                 found.push(DirHeld { path: told, mode, uid: stat.st_uid, gid: stat.st_gid });
                 pending.push(path);
             }
@@ -87,26 +85,26 @@ impl MountedTree for FileSystem {
     }
 
     fn freeze(&self, name: &[u8]) {
-        self.world.write().freeze(name);
+        self.view.change().freeze(name);
     }
 
     fn begin_wait(&self, name: &[u8]) {
-        if self.world.write().begin_wait(name) {
+        if self.view.change().begin_wait(name) {
             self.waits.wake();
         }
     }
 
     fn end_wait(&self, name: &[u8]) -> bool {
-        self.world.write().end_wait(name)
+        self.view.change().end_wait(name)
     }
 
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno> {
-        let top = self.names.dataset_path(name)?;
+        let top = self.view.names().dataset_path(name)?;
         let handles = self.writable_handles();
         let mut found = Vec::new();
-        for (inner, _) in self.regular_files(name)? {
+        for (inner, _) in self.trees.regular_files(name)? {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-            let file = match self.open_in_tree(&top.concat(&inner)?, flags) {
+            let file = match self.trees.open(&top.concat(&inner)?, flags) {
                 Ok(file) => file,
                 Err(Errno(libc::ENOENT)) => continue,
                 Err(error) => return Err(error),
@@ -142,8 +140,8 @@ impl MountedTree for FileSystem {
     }
 
     fn is_invalid(&self, name: &[u8]) -> bool {
-        let path = self.names.invalid_path(name);
-        path.is_ok_and(|path| self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW).is_ok())
+        let path = self.view.names().invalid_path(name);
+        path.is_ok_and(|path| self.trees.open(&path, OFlags::PATH | OFlags::NOFOLLOW).is_ok())
     }
 
     fn on_release(&self, name: &[u8], wake: Arc<dyn Fn() + Send + Sync>) {
@@ -151,19 +149,19 @@ impl MountedTree for FileSystem {
     }
 
     fn files(&self, name: &[u8]) -> Result<Vec<FrozenFile>, Errno> {
-        let files = self.regular_files(name)?;
+        let files = self.trees.regular_files(name)?;
         Ok(files.into_iter().map(|(path, size)| FrozenFile { path, size }).collect())
     }
 
     fn backing_directory(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
-        self.open_in_tree(
-            &self.names.dataset_path(name)?,
+        self.trees.open(
+            &self.view.names().dataset_path(name)?,
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW,
         )
     }
 
     fn thaw(&self, name: &[u8]) {
-        self.world.write().thaw(name);
+        self.view.change().thaw(name);
         self.waits.end_releases(name);
         self.waits.wake();
     }
@@ -181,19 +179,19 @@ impl MountedTree for FileSystem {
     }
 
     fn unread(&self, id: DatasetId, files: Vec<RelPath>) {
-        if let Some(sealed) = self.world.read().by_id(id) {
+        if let Some(sealed) = self.view.world().by_id(id) {
             sealed.set_unread(files);
         }
     }
 
     fn verified(&self, id: DatasetId, files: &[RelPath]) {
-        if let Some(sealed) = self.world.read().by_id(id) {
+        if let Some(sealed) = self.view.world().by_id(id) {
             sealed.set_verified(files);
         }
     }
 
     fn generation(&self, id: DatasetId, generation: Generation) {
-        let world = self.world.write();
+        let world = self.view.change();
         if let Some(sealed) = world.by_id(id).cloned() {
             self.take_generation(&world, &sealed, generation);
         }
@@ -202,8 +200,8 @@ impl MountedTree for FileSystem {
     }
 
     fn parted(&self, name: &[u8], files: &[RelPath]) {
-        let Ok(top) = self.names.dataset_path(name) else { return };
-        let _world = self.world.write();
+        let Ok(top) = self.view.names().dataset_path(name) else { return };
+        let _world = self.view.change();
         for path in files.iter().filter_map(|file| top.concat(file).ok()) {
             self.forget_parted(&path);
         }
@@ -211,10 +209,10 @@ impl MountedTree for FileSystem {
 
     fn unlisted(&self, id: DatasetId) {
         let gone = {
-            let mut world = self.world.write();
+            let mut world = self.view.change();
             let gone = world.unlist(id);
             self.keep.show_all(id.0);
-            if let Some(path) = gone.as_ref().and_then(|s| self.names.dataset_path(s.name()).ok()) {
+            if let Some(path) = gone.as_ref().and_then(|s| self.view.names().dataset_path(s.name()).ok()) {
                 self.forget_tree(&path);
             }
             gone
@@ -237,22 +235,22 @@ impl MountedTree for FileSystem {
     }
 
     fn presenting(&self) {
-        self.world.write().present();
+        self.view.change().present();
     }
 
     fn remove_junk(&self, keep: Option<&str>) -> Result<(), Errno> {
-        let world = self.world.write();
-        for (path, _) in self.names_below(self.names.checkpoint())? {
-            if world.base(&self.names.place(&path)).is_none() {
+        let world = self.view.change();
+        for (path, _) in self.trees.names_below(self.view.names().checkpoint())? {
+            if world.base(&self.view.place(&path)).is_none() {
                 // In a list of stores a directory may be in each.
                 while let Some(label) = keep {
-                    match self.put_by(&path, label) {
+                    match self.removals.put_by(&self.trees, &path, label) {
                         Err(Errno(libc::ENOENT)) => break,
                         other => other?,
                     }
                 }
                 if keep.is_none() {
-                    self.doom(&path)?;
+                    self.removals.doom(&self.trees, &path)?;
                 }
                 self.forget_tree(&path);
             }
@@ -262,11 +260,11 @@ impl MountedTree for FileSystem {
     }
 
     fn remove_unsealed(&self, names: &[&[u8]]) -> Result<(), Errno> {
-        let world = self.world.write();
+        let world = self.view.change();
         for name in names {
-            let path = self.names.dataset_path(name)?;
-            if world.base(&self.names.place(&path)).is_none() {
-                match self.doom(&path) {
+            let path = self.view.names().dataset_path(name)?;
+            if world.base(&self.view.place(&path)).is_none() {
+                match self.removals.doom(&self.trees, &path) {
                     Ok(_) | Err(Errno(libc::ENOENT)) => {}
                     Err(error) => return Err(error),
                 }
@@ -280,10 +278,10 @@ impl MountedTree for FileSystem {
     fn follow(&self, settings: &Settings) {
         let bound = settings.seal_timeout_ms.saturating_add(settings.coordinator_wait_ms);
         self.set_wait_bound(Duration::from_millis(bound));
-        self.roots.stores.follow(&settings.protections);
+        self.trees.stores().follow(&settings.protections);
         let (rules, problems) = Rules::new(settings);
         let rules = Arc::new(rules);
-        let before = std::mem::replace(&mut *self.rules.write(), Arc::clone(&rules));
+        let before = self.view.follow(Arc::clone(&rules));
         for problem in problems {
             self.node.note(problem);
         }
@@ -317,9 +315,9 @@ impl MountedTree for FileSystem {
 impl FileSystem {
     /// `asked`: by a program here.
     fn apply_as(&self, op: &DirOp, asked: bool) -> Result<(), Errno> {
-        let op = &self.names.inward(op).ok_or(Errno(libc::ENAMETOOLONG))?;
+        let op = &self.view.names().inward(op).ok_or(Errno(libc::ENAMETOOLONG))?;
         let outcome = {
-            let mut world = self.world.write();
+            let mut world = self.view.change();
             let outcome = self.carry_out(&mut world, op);
             world.release(op);
             outcome
@@ -348,74 +346,10 @@ impl FileSystem {
     fn await_deletion(&self) -> Result<(), Errno> {
         self.changed();
         // What is brought here next may need the room.
-        if !self.doomed()?.wait(JUNK_WAIT) {
+        if !self.removals.wait(JUNK_WAIT)? {
             self.node.note("what is not sealed is out of sight, but still being deleted".into());
         }
         Ok(())
-    }
-
-    /// Names directly in a directory of the tree, without reserved ones.
-    pub(super) fn names_below(&self, dir: &RelPath) -> Result<Vec<(RelPath, FileType)>, Errno> {
-        let fd = self.open_in_tree(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
-        let mut found = Vec::new();
-        self.add_names_below(dir, &fd, &mut found)?;
-        let first = found.len();
-        for other in self.other_directories_at(dir) {
-            self.add_names_below(dir, &other.read_checkpoint(false)?, &mut found)?;
-        }
-        if found.len() > first {
-            found.sort_by(|a, b| a.0.cmp(&b.0));
-            found.dedup_by(|a, b| a.0 == b.0);
-        }
-        Ok(found)
-    }
-
-    fn add_names_below(
-        &self,
-        dir: &RelPath,
-        fd: &OwnedFd,
-        found: &mut Vec<(RelPath, FileType)>,
-    ) -> Result<(), Errno> {
-        for entry in beneath::entries(fd)? {
-            let entry = entry?;
-            let path = dir.join(entry.file_name().to_bytes())?;
-            if self.names.reserved(&path) {
-                continue;
-            }
-            let kind = match entry.file_type() {
-                FileType::Unknown => {
-                    let fd = self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW)?;
-                    FileType::from_raw_mode(stat_of(&fd)?.st_mode)
-                }
-                known => known,
-            };
-            found.push((path, kind));
-        }
-        Ok(())
-    }
-
-    /// Regular files of a dataset with their sizes, sorted by path; without the marker, which is no
-    /// data.
-    fn regular_files(&self, name: &[u8]) -> Result<Vec<(RelPath, u64)>, Errno> {
-        let top = self.names.dataset_path(name)?;
-        let mut found = Vec::new();
-        let mut pending = vec![top.clone()];
-        while let Some(dir) = pending.pop() {
-            for (path, kind) in self.names_below(&dir)? {
-                if kind == FileType::Directory {
-                    pending.push(path);
-                    continue;
-                }
-                if kind != FileType::RegularFile || self.names.place(&path).is_marker() {
-                    continue;
-                }
-                let stat = stat_of(self.open_in_tree(&path, OFlags::PATH | OFlags::NOFOLLOW)?)?;
-                let Some(inner) = path.strip(&top) else { return fail(libc::EIO) };
-                found.push((inner, u64::try_from(stat.st_size).unwrap_or(0)));
-            }
-        }
-        found.sort();
-        Ok(found)
     }
 
     /// Handles that may write, by the file behind them.
@@ -455,10 +389,10 @@ impl FileSystem {
         let sealed = Arc::new(Sealed::new(catalog));
         self.is_sealed_flat(&sealed);
         let before = {
-            let mut world = self.world.write();
+            let mut world = self.view.change();
             let before = world.base(&Place::Entry(name.clone())).cloned();
             let same = before.clone().filter(|before| before.id() == sealed.id());
-            if let (Some(before), None, Ok(top)) = (&before, &same, self.names.dataset_path(&name)) {
+            if let (Some(before), None, Ok(top)) = (&before, &same, self.view.names().dataset_path(&name)) {
                 self.keep.show_all(before.id().0);
                 self.forget_replaced(&top);
             }

@@ -41,7 +41,7 @@ impl FileSystem {
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
         let until = self.waits.deadline();
-        let since = self.world.read().presentations();
+        let since = self.view.world().presentations();
         self.attempt_until(caller, Trial { until, needs: 0, since, changes: false }, step, done);
     }
 
@@ -50,7 +50,7 @@ impl FileSystem {
         T: 'static,
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
-        let world = self.world.read();
+        let world = self.view.world();
         // A restart has presented the dataset: its program has ended, and would change what the
         // next one reads.
         let is_over = trial.since != world.presentations();

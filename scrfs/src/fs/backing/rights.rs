@@ -15,10 +15,11 @@ use rustix::thread::{
     CapabilitiesSecureBits, capabilities_secure_bits, set_capabilities_secure_bits, set_thread_groups,
 };
 
+use super::trees::Trees;
 use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::fs::attr::stat_of;
-use crate::fs::{FileSystem, proc_path};
+use crate::fs::proc_path;
 
 /// Capabilities as bits in /proc.
 const FOWNER: u64 = 1 << 3;
@@ -89,7 +90,7 @@ impl Drop for Maker {
     }
 }
 
-impl FileSystem {
+impl Trees {
     /// Runs `make`; what it makes, with the bits of `mode`, belongs to `owner`, and to the
     /// directory's group where that has its sgid bit. (The kernel has checked the caller's right to
     /// a sgid bit.)

@@ -116,7 +116,7 @@ fn of_a_file_whose_names_are_gone_nothing_is_remembered() {
     bench.written(&writing, b"new");
     bench.written(&bench.open(a, libc::O_WRONLY), b"once more");
     let key = bench.fs.table.get(a).unwrap().key().unwrap();
-    let is_own = || bench.fs.world.read().by_id(DatasetId(3)).unwrap().is_own(key);
+    let is_own = || bench.fs.view.world().by_id(DatasetId(3)).unwrap().is_own(key);
     assert!(is_own());
     for name in [&b"a"[..], b"other"] {
         now(&start(|done| bench.fs.unlink(me(), ck, name, done))).unwrap();
