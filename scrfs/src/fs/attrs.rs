@@ -52,15 +52,15 @@ impl FileSystem {
         done: Done<(Attr, Duration)>,
     ) {
         if is_eye(id) {
-            return done(self.set_eye_attr(id, &changes).map(|attr| (attr, Duration::ZERO)));
+            return done(self.eyes.set_attr(id, &changes).map(|attr| (attr, Duration::ZERO)));
         }
         let fs = Arc::clone(self);
         let finish = move |changed: Result<(), Errno>| done(changed.and_then(|()| fs.getattr(id)));
-        let since = self.partings.now();
+        let since = self.table.moment();
         let step = move |fs: &Self, world: &World| {
             // A handle is of the file that was opened.
             if changes.handle.is_none() {
-                fs.partings.check(id, since)?;
+                fs.table.check(id, since)?;
             }
             fs.setattr_now(world, caller, id, &changes)
         };
@@ -73,7 +73,7 @@ impl FileSystem {
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
             if !self.is_waited_for(changes) {
-                let written = || inode.key().is_some_and(|key| self.handles.has_writer_to_wait_for(key));
+                let written = || inode.key().is_some_and(|key| self.files.has_writer_to_wait_for(key));
                 may_set(world, path, place, changes, written)?;
             }
             if matches!(place, Place::Entry(_)) && self.view.has_pattern() && marks(&inode, changes)? {
@@ -134,7 +134,7 @@ impl FileSystem {
     fn is_waited_for(&self, changes: &Changes) -> bool {
         changes
             .handle
-            .and_then(|fh| self.handles.get(fh).ok())
+            .and_then(|fh| self.files.get(fh).ok())
             .is_some_and(|handle| handle.writable() && !handle.appends())
     }
 
@@ -162,7 +162,7 @@ impl FileSystem {
     /// ftruncate(2) always sets the times, truncate(2) only when the size changes.
     fn truncate(&self, inode: &Inode, handle: Option<u64>, size: u64) -> Result<(), Errno> {
         let fd = inode.fd()?;
-        let Some(handle) = handle.and_then(|fh| self.handles.get(fh).ok()) else {
+        let Some(handle) = handle.and_then(|fh| self.files.get(fh).ok()) else {
             let size = i64::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
             return nix::unistd::truncate(&*proc_path(&fd), size).map_err(|error| Errno(error as i32));
         };
@@ -239,11 +239,11 @@ impl FileSystem {
         let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
         if flags.contains(XattrFlags::CREATE) {
             let present = has_xattr(&fd, name);
-            if self.had_effect(caller.unique, || Ok(Now { present, ..Now::default() }))? {
+            if self.intents.had_effect(caller.unique, || Ok(Now { present, ..Now::default() }))? {
                 return Ok(());
             }
             if !present {
-                self.keep.begin(caller.unique, Intent::SetAttribute);
+                self.intents.begin(caller.unique, Intent::SetAttribute);
             }
         }
         Ok(rustix::fs::setxattr(proc_path(&fd), name, value, flags)?)
@@ -254,11 +254,11 @@ impl FileSystem {
         self.may_set_xattr(id, name)?;
         let Some(fd) = self.xattr_file(id, name)? else { return fail(libc::EROFS) };
         let present = has_xattr(&fd, name);
-        if self.had_effect(caller.unique, || Ok(Now { present, ..Now::default() }))? {
+        if self.intents.had_effect(caller.unique, || Ok(Now { present, ..Now::default() }))? {
             return Ok(());
         }
         if present {
-            self.keep.begin(caller.unique, Intent::RemoveAttribute);
+            self.intents.begin(caller.unique, Intent::RemoveAttribute);
         }
         Ok(rustix::fs::removexattr(proc_path(&fd), name)?)
     }

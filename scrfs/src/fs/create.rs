@@ -62,7 +62,7 @@ impl FileSystem {
         let step = move |fs: &Self, world: &World| {
             let spot = fs.spot_to_make(world, parent, &name)?;
             let (parent, name) = (spot.parent, &*spot.name);
-            let _change = fs.gates.change(parent);
+            let _change = fs.table.change(parent);
             let (path, place) = fs.may_make(world, parent, name, None)?;
             if place.is_marker() && !regular {
                 return fail(libc::EPERM);
@@ -111,12 +111,12 @@ impl FileSystem {
         }
         let done = self.after_loose(caller, &[(parent, name)], |fs, entry| fs.untold(&entry), done);
         let made = name.to_vec();
-        let since = self.partings.now();
+        let since = self.table.moment();
         let step = move |fs: &Self, world: &World| {
-            fs.partings.check(inode, since)?;
+            fs.table.check(inode, since)?;
             let spot = fs.spot_to_make(world, parent, &made)?;
             let (parent, made) = (spot.parent, &*spot.name);
-            let _change = fs.gates.change(parent);
+            let _change = fs.table.change(parent);
             let (path, place) = fs.may_make(world, parent, made, fs.table.get(inode)?.key())?;
             if !place.is_marker() {
                 fs.may_link(world, inode, &place)?;
@@ -131,8 +131,8 @@ impl FileSystem {
             let dir = fs.directory_of(parent, made)?;
             if place.is_marker() {
                 fs.make_marker(caller, &source, &dir, made)?;
-            } else if !fs.has_made(caller.unique, &dir, made)? {
-                fs.will_make(caller.unique, &dir, made)?;
+            } else if !fs.intents.has_made(caller.unique, &dir, made)? {
+                fs.intents.will_make(caller.unique, &dir, made)?;
                 rustix::fs::linkat(CWD, proc_path(&source), &dir, made, AtFlags::SYMLINK_FOLLOW)?;
             }
             let entry = fs.lookup_backed(&place, parent, made)?;
@@ -165,7 +165,7 @@ impl FileSystem {
         if !is_regular(stat.st_mode) {
             return fail(libc::EPERM);
         }
-        if !self.has_made(caller.unique, dir, name)? {
+        if !self.intents.has_made(caller.unique, dir, name)? {
             remove_stale_marker(dir, name)?;
         }
         self.new_file(caller, dir, name, stat.st_mode & 0o777).map(drop)
@@ -265,10 +265,10 @@ impl FileSystem {
 
     fn make_node_now(&self, caller: Caller, parent: u64, name: &[u8], new: &NewNode) -> Result<(), Errno> {
         let dir = self.directory_of(parent, name)?;
-        if self.has_made(caller.unique, &dir, name)? {
+        if self.intents.has_made(caller.unique, &dir, name)? {
             return Ok(());
         }
-        self.will_make(caller.unique, &dir, name)?;
+        self.intents.will_make(caller.unique, &dir, name)?;
         match new {
             NewNode::Node { mode, device } => {
                 let kind = FileType::from_raw_mode(*mode);
@@ -291,7 +291,7 @@ impl FileSystem {
         mode: u32,
         flags: i32,
     ) -> Result<(Entry, Opened), Stop> {
-        let _change = self.gates.change(parent);
+        let _change = self.table.change(parent);
         let (path, place) = self.may_change(world, parent, name)?;
         if let Some(sealed) = world.sealed(&place) {
             if !place.is_marker() {
@@ -302,14 +302,16 @@ impl FileSystem {
                 return Err(Stop::Need(super::errno::Need::NextGeneration(sealed.id())));
             }
             // Set anew after it was removed here.
-            self.show(sealed, &place.inner());
+            self.intents.show(sealed, &place.inner());
             let entry = self.lookup_in(world, parent, name)?;
             let opened = self.open_marker(sealed, caller, entry.attr.nodeid, flags);
             return self.opened_or_forget(entry, opened);
         }
         let dir = self.directory_of(parent, name)?;
         let open = world.open(&place).filter(|_| !place.is_marker());
-        if let Some(open) = open.filter(|_| !matches!(self.has_made(caller.unique, &dir, name), Ok(true))) {
+        if let Some(open) =
+            open.filter(|_| !matches!(self.intents.has_made(caller.unique, &dir, name), Ok(true)))
+        {
             // A name that the kernel did not know; another program's, or another node's, may be
             // there by now.
             if let Ok(entry) = self.lookup_open(open, &place, parent, name) {
@@ -331,7 +333,7 @@ impl FileSystem {
             self.changes(open, place.inner(), caller)?;
         }
         if !place.is_marker() {
-            self.admit_new()?;
+            self.table.admit_new(self.kernel.serves_data())?;
         }
         match self.new_file(caller, &dir, name, mode) {
             Ok((made, stat)) => {
@@ -381,10 +383,10 @@ impl FileSystem {
         name: &[u8],
         mode: u32,
     ) -> Result<(OwnedFd, Stat), Errno> {
-        if !self.has_made(caller.unique, dir, name)? {
+        if !self.intents.has_made(caller.unique, dir, name)? {
             let first = if self.trees.privileged() { mode & 0o7777 } else { mode & 0o777 | 0o600 };
             let bits = Mode::from_raw_mode(first);
-            self.will_make(caller.unique, dir, name)?;
+            self.intents.will_make(caller.unique, dir, name)?;
             self.trees
                 .made_by(caller, first, || rustix::fs::mknodat(dir, name, FileType::RegularFile, bits, 0))?;
             effect()?;

@@ -1,19 +1,14 @@
 //! What is done with open files, where the kernel does not do it alone.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 
-use super::bound::Bound;
 use super::errno::fail;
 use super::eyes::{is_directory_handle, opened_eye};
-use super::files::{Failing, Handle};
-use super::open::own_flags;
+use super::files::{Failing, served, write_all};
 use super::view::Place;
 use super::wait::Done;
 use super::{FileSystem, proc_path};
@@ -29,12 +24,9 @@ impl FileSystem {
     /// there are.
     pub fn read(&self, fh: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         if let Some(eye) = opened_eye(fh) {
-            return self.read_eye(eye, fh, offset, buffer);
+            return self.eyes.read(eye, fh, offset, buffer);
         }
-        let handle = self.handles.get(fh)?;
-        let filled = read_all(served(&handle)?, offset, buffer);
-        self.meters.moved(&handle, Failing::Read, &filled);
-        filled
+        self.files.read(fh, offset, buffer)
     }
 
     /// write(2) to a handle that the daemon serves. The kernel says where an appending one goes,
@@ -42,9 +34,9 @@ impl FileSystem {
     /// place.
     pub fn write(&self, caller: Caller, fh: u64, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         if let Some(eye) = opened_eye(fh) {
-            return self.write_eye(eye, caller, data);
+            return self.eyes.write(eye, caller, data);
         }
-        let handle = self.handles.get(fh)?;
+        let handle = self.files.get(fh)?;
         let file = served(&handle)?;
         let end = offset.checked_add(data.len() as u64).ok_or(Errno(libc::EFBIG))?;
         if end > MARKER_BYTES_MAX
@@ -53,13 +45,13 @@ impl FileSystem {
             return fail(libc::EFBIG);
         }
         let written = self.trees.changed_by(caller, file, || write_all(file, offset, data));
-        self.meters.moved(&handle, Failing::Write, &written);
+        self.files.moved(&handle, Failing::Write, &written);
         written
     }
 
     /// A descriptor of a handle was closed. For the marker this is the moment.
     pub fn flush(self: &Arc<Self>, caller: Caller, fh: u64, done: Done<()>) {
-        let handle = match self.handles.get(fh) {
+        let handle = match self.files.get(fh) {
             Ok(handle) => handle,
             Err(_) if opened_eye(fh).is_some() => return done(Ok(())),
             Err(error) => return done(Err(error)),
@@ -81,33 +73,18 @@ impl FileSystem {
     /// The last descriptor of a handle is gone.
     pub fn release(&self, fh: u64) {
         if opened_eye(fh).is_some() {
-            return self.release_eye(fh);
+            return self.eyes.release(fh);
         }
-        let Some(handle) = self.handles.remove(fh) else { return };
-        let writable = handle.writable();
-        if let Some(record) = self.meters.closed(&handle)
-            && let Ok(requests) = self.node.get()
-        {
-            requests.record(&record);
+        let Some(closed) = self.files.close(fh) else { return };
+        if let (Some(record), Ok(node)) = (closed.record, self.node.get()) {
+            node.record(&record);
         }
-        if handle.mappable() {
-            handle.inode.mappable.fetch_sub(1, Ordering::Relaxed);
-        }
-        let inode = handle.inode.id;
-        if handle.paged
-            && let Some(file) = &handle.file
-        {
-            self.pages.closed(inode, file);
-        }
-        let goes = handle.inode.let_go.load(Ordering::Relaxed);
-        // What keeps the backing file open goes before anybody is told.
-        drop(handle);
-        if goes {
-            self.table.closed(inode);
+        if closed.let_go {
+            self.table.closed(closed.inode);
         }
         self.table.rest();
-        if writable {
-            self.tell_released(inode);
+        if closed.writable {
+            self.tell_released(closed.inode);
         }
     }
 
@@ -116,7 +93,7 @@ impl FileSystem {
         if opened_eye(fh).is_some() {
             return Ok(());
         }
-        let side = self.side(fh, OFlags::RDONLY)?;
+        let side = self.files.side(fh, self.trees.privileged(), OFlags::RDONLY)?;
         let file = side.file()?;
         let synced = if data_only { file.sync_data() } else { file.sync_all() };
         let loses = |error: &io::Error| {
@@ -127,7 +104,7 @@ impl FileSystem {
             self.node.get()?.lost_writes(file.as_fd());
         }
         let synced = synced.map(|()| 0);
-        self.meters.moved(&*self.handles.get(fh)?, Failing::Sync, &synced);
+        self.files.moved(&*self.files.get(fh)?, Failing::Sync, &synced);
         Ok(synced.map(drop)?)
     }
 
@@ -136,7 +113,7 @@ impl FileSystem {
         if is_directory_handle(fh) {
             return Ok(());
         }
-        let handle = self.handles.directory(fh)?;
+        let handle = self.files.directory(fh)?;
         let Ok(fd) = handle.inode.fd() else { return Ok(()) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(proc_path(&fd), flags, Mode::empty())?;
@@ -156,18 +133,18 @@ impl FileSystem {
         mode: i32,
     ) -> Result<(), Errno> {
         let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
-        let side = self.side(fh, OFlags::RDWR)?;
+        let side = self.files.side(fh, self.trees.privileged(), OFlags::RDWR)?;
         let file = side.file()?;
         let change = || Ok(rustix::fs::fallocate(file, mode, offset, length)?);
         if mode.intersects(FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE) {
             let size = file.metadata()?.len();
-            if self.had_effect(caller.unique, || Ok(Now { size, ..Now::default() }))? {
+            if self.intents.had_effect(caller.unique, || Ok(Now { size, ..Now::default() }))? {
                 return Ok(());
             }
-            self.keep.begin(caller.unique, Intent::Resize { before: size });
+            self.intents.begin(caller.unique, Intent::Resize { before: size });
         }
         let changed = self.trees.changed_by(caller, file, change).map(|()| 0);
-        self.meters.moved(&*self.handles.get(fh)?, Failing::Allocate, &changed);
+        self.files.moved(&*self.files.get(fh)?, Failing::Allocate, &changed);
         changed.map(drop)
     }
 
@@ -182,7 +159,7 @@ impl FileSystem {
             _ => return fail(libc::EINVAL),
         };
         // The position that this moves is nobody's: reads and writes carry their own.
-        let file = self.side(fh, OFlags::RDONLY)?;
+        let file = self.files.side(fh, self.trees.privileged(), OFlags::RDONLY)?;
         let found = rustix::fs::seek(file.file()?.as_fd(), to)?;
         i64::try_from(found).map_err(|_| Errno(libc::EOVERFLOW))
     }
@@ -195,8 +172,8 @@ impl FileSystem {
         to: (u64, u64),
         length: u64,
     ) -> Result<usize, Errno> {
-        let source = self.side(from.0, OFlags::RDONLY)?;
-        let target = self.side(to.0, OFlags::RDWR)?;
+        let source = self.files.side(from.0, self.trees.privileged(), OFlags::RDONLY)?;
+        let target = self.files.side(to.0, self.trees.privileged(), OFlags::RDWR)?;
         let (mut from_at, mut to_at) = (from.1, to.1);
         // One reply carries 32 bits.
         let length = usize::try_from(length.min(1 << 30)).unwrap_or(1 << 30);
@@ -205,88 +182,4 @@ impl FileSystem {
             Ok(rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), length)?)
         })
     }
-
-    /// The daemon's descriptor for a handle.
-    fn side(&self, fh: u64, access: OFlags) -> Result<Side, Errno> {
-        if opened_eye(fh).is_some() {
-            return fail(libc::EOPNOTSUPP);
-        }
-        let handle = self.handles.get(fh)?;
-        if handle.file.is_some() {
-            return Ok(Side::Handle(handle));
-        }
-        Ok(Side::Side(side_file(&handle, access, self.trees.privileged(), self.descriptors.bound)?))
-    }
-}
-
-/// A descriptor to copy from or to.
-enum Side {
-    Handle(Arc<Handle>),
-    Side(Arc<File>),
-}
-
-impl Side {
-    fn file(&self) -> Result<&File, Errno> {
-        match self {
-            Self::Handle(handle) => served(handle),
-            Self::Side(file) => Ok(file),
-        }
-    }
-}
-
-fn read_all(file: &File, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) if filled > 0 => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(filled)
-}
-
-fn write_all(file: &File, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-    let mut written = 0;
-    while written < data.len() {
-        match file.write_at(&data[written..], offset + written as u64) {
-            Ok(0) => break,
-            Ok(n) => written += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) if written > 0 => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(written)
-}
-
-fn served(handle: &Handle) -> Result<&File, Errno> {
-    handle.file.as_ref().ok_or(Errno(libc::EBADF))
-}
-
-/// The daemon's own descriptor of a passthrough handle, opened when it is first needed. It is
-/// opened for writing only when the handle is, so it never outlasts the right to write, nor counts
-/// as a writer that is not there.
-fn side_file(handle: &Handle, access: OFlags, privileged: bool, bound: Bound) -> Result<Arc<File>, Errno> {
-    let writes = access == OFlags::RDWR;
-    if writes && !handle.writable() {
-        return fail(libc::EBADF);
-    }
-    let mut side = handle.side.lock();
-    if let Some(file) = &*side {
-        return Ok(Arc::clone(file));
-    }
-    let access = if handle.writable() { OFlags::RDWR } else { OFlags::RDONLY };
-    // Where the program's own reads leave no access time, ours for it leave none.
-    let quiet = own_flags(handle.flags, privileged) & OFlags::NOATIME;
-    let flags = access | quiet | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(proc_path(&handle.inode.fd()?), flags, Mode::empty())?;
-    let file = Arc::new(File::from(fd));
-    // Only for this once, where many are open.
-    if bound.admits(&*file) {
-        *side = Some(Arc::clone(&file));
-    }
-    Ok(file)
 }

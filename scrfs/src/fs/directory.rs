@@ -53,12 +53,12 @@ impl FileSystem {
         name: &[u8],
         mode: u32,
     ) -> Result<Step<Entry>, Stop> {
-        let _change = self.gates.change(parent);
-        if self.asked_before(caller.unique) {
+        let _change = self.table.change(parent);
+        if self.intents.asked_before(caller.unique) {
             let path = self.path_in(parent, name)?;
             return Ok(Step::Global(self.make_op(caller, path, parent, mode)?));
         }
-        let made = self.has_made(caller.unique, &*self.table.get(parent)?.fd()?, name)?;
+        let made = self.intents.has_made(caller.unique, &*self.table.get(parent)?.fd()?, name)?;
         let (path, place) = self.may_make(world, parent, name, None)?;
         if place.is_marker() {
             // The marker is a file.
@@ -70,7 +70,7 @@ impl FileSystem {
             if made {
                 self.trees.complete_mode(open_path(&dir, name)?, mode)?;
             } else {
-                self.will_make(caller.unique, &dir, name)?;
+                self.intents.will_make(caller.unique, &dir, name)?;
                 self.trees.make_directory_in(&dir, name, caller, mode)?;
                 super::create::effect()?;
             }
@@ -105,8 +105,8 @@ impl FileSystem {
     }
 
     fn rmdir_now(&self, world: &World, caller: Caller, parent: u64, name: &[u8]) -> Result<Step<()>, Stop> {
-        let _change = self.gates.change(parent);
-        if self.asked_before(caller.unique) {
+        let _change = self.table.change(parent);
+        if self.intents.asked_before(caller.unique) {
             return Ok(Step::Global(DirOp::Remove { path: self.path_in(parent, name)? }));
         }
         let (path, place) = self.may_change(world, parent, name)?;
@@ -314,7 +314,7 @@ impl FileSystem {
 
     /// A file at or below `path` is open here.
     fn open_below(&self, path: &RelPath) -> bool {
-        self.handles
+        self.files
             .all()
             .iter()
             .any(|handle| self.table.path(handle.inode.id).is_some_and(|file| file.strip(path).is_some()))
@@ -348,7 +348,7 @@ impl FileSystem {
         match (world.base(&place).cloned(), &place) {
             (Some(sealed), Place::Entry(_)) => {
                 world.unlist(sealed.id());
-                self.keep.show_all(sealed.id().0);
+                self.intents.show_all(sealed.id());
                 self.removals.take(&self.trees, path)?;
             }
             (Some(sealed), _) => {
@@ -367,42 +367,17 @@ impl FileSystem {
                 outcome => outcome?,
             },
         }
-        if let Some((parent, name)) = self.known_above(path) {
-            self.table.let_below_go(parent, name);
-        }
+        self.table.let_below_go(path);
         Ok(())
-    }
-
-    /// The names at and below `path` are no longer what the kernel's inodes stand for.
-    pub(crate) fn forget_tree(&self, path: &RelPath) {
-        if let Some((parent, name)) = self.known_above(path) {
-            self.table.let_tree_go(parent, name);
-        }
-    }
-
-    fn known_above<'a>(&self, path: &'a RelPath) -> Option<(u64, &'a [u8])> {
-        let (above, name) = path.split_last()?;
-        Some((self.table.find(&above)?, name))
     }
 
     fn rename_directory(&self, from: &RelPath, to: &RelPath, exchange: bool) -> Result<(), Errno> {
         let ((from_dir, from_name), (to_dir, to_name)) =
             from.split_last().zip(to.split_last()).ok_or(Errno(libc::EBUSY))?;
         if self.trees.rename_directory(from, to, exchange)? {
-            self.move_names((&from_dir, from_name), (&to_dir, to_name), exchange);
+            self.table.move_names((&from_dir, from_name), (&to_dir, to_name), exchange);
         }
         Ok(())
-    }
-
-    /// Keeps the table in step with a rename below the mount. Under a parent that the kernel does
-    /// not know nothing is known: what moved there is found again by its next lookup.
-    fn move_names(&self, from: (&RelPath, &[u8]), to: (&RelPath, &[u8]), exchange: bool) {
-        match (self.table.find(from.0), self.table.find(to.0)) {
-            (Some(one), Some(two)) => self.table.rename((one, from.1), (two, to.1), exchange),
-            (Some(one), None) => self.table.cut_tree(one, from.1),
-            (None, Some(two)) => self.table.cut_tree(two, to.1),
-            (None, None) => {}
-        }
     }
 }
 

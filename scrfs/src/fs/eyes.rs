@@ -7,10 +7,10 @@
 //! at the root.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::FileSystem;
 use super::attr::{Attr, Changes, Kind, stat_of};
 use super::errno::fail;
 use super::files::{DirEntry, Handle};
@@ -18,6 +18,7 @@ use super::inodes::{EYES, Inode, ROOT, is_eye};
 use super::kernel::LOCAL;
 use super::listing::Taken;
 use super::names::Entry;
+use super::node::NodeLink;
 use super::open::{Data, Opened};
 use super::view::RESERVED_AT_ROOT;
 use crate::boundary::Eye;
@@ -72,15 +73,22 @@ pub(crate) fn is_directory_handle(handle: u64) -> bool {
 }
 
 /// Texts as they were when they were opened.
-#[derive(Debug, Default)]
 pub(super) struct Eyes {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
+    /// Who makes the texts.
+    node: Arc<NodeLink>,
+    /// The mount's root, whose owner and times they have.
+    root: Arc<OwnedFd>,
 }
 
-impl FileSystem {
+impl Eyes {
+    pub(super) fn new(node: Arc<NodeLink>, root: Arc<OwnedFd>) -> Self {
+        Self { next: AtomicU64::new(0), open: Mutex::default(), node, root }
+    }
+
     /// `name` in `parent`, if one of them is of the eyes.
-    pub(crate) fn look_up_eye(&self, parent: u64, name: &[u8]) -> Option<Result<Entry, Errno>> {
+    pub(crate) fn look_up(&self, parent: u64, name: &[u8]) -> Option<Result<Entry, Errno>> {
         let id = if parent == ROOT && name == RESERVED_AT_ROOT {
             DIRECTORY
         } else if is_eye(parent) {
@@ -93,12 +101,12 @@ impl FileSystem {
             return None;
         };
         let entry = |attr| Entry { attr, entry_ttl: LOCAL, attr_ttl: LOCAL, shared: false };
-        Some(self.eye_attr(id).map(entry))
+        Some(self.attr(id).map(entry))
     }
 
     /// Attributes of one of them.
-    pub(crate) fn eye_attr(&self, id: u64) -> Result<Attr, Errno> {
-        let root = Attr::of(id, &stat_of(&self.trees.primary().tree)?);
+    pub(crate) fn attr(&self, id: u64) -> Result<Attr, Errno> {
+        let root = Attr::of(id, &stat_of(&self.root)?);
         let (kind, perm, nlink) = match eye_of(id) {
             None => (Kind::Directory, 0o555, 2),
             // For the job's user alone, to whom the root belongs.
@@ -109,16 +117,16 @@ impl FileSystem {
     }
 
     /// A truncation, as `>` does it, changes nothing; nothing else can be changed.
-    pub(crate) fn set_eye_attr(&self, id: u64, changes: &Changes) -> Result<Attr, Errno> {
+    pub(crate) fn set_attr(&self, id: u64, changes: &Changes) -> Result<Attr, Errno> {
         let size = Changes { size: changes.size, handle: changes.handle, ..Changes::default() };
         if *changes != size || eye_of(id) != Some(Eye::Post) {
             return fail(libc::EPERM);
         }
-        self.eye_attr(id)
+        self.attr(id)
     }
 
     /// Makes the text. The kernel has checked the mode.
-    pub(crate) fn open_eye(&self, caller: Caller, id: u64, flags: i32) -> Result<Opened, Errno> {
+    pub(crate) fn open(&self, caller: Caller, id: u64, flags: i32) -> Result<Opened, Errno> {
         let eye = eye_of(id).ok_or(Errno(libc::EISDIR))?;
         let changes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
         // Modes do not keep root from it.
@@ -126,24 +134,24 @@ impl FileSystem {
             return fail(libc::EPERM);
         }
         let at = number_of(eye) - DIRECTORY - 1;
-        let serial = self.eyes.next.fetch_add(1, Ordering::Relaxed) & ((1 << EYE_SHIFT) - 1);
+        let serial = self.next.fetch_add(1, Ordering::Relaxed) & ((1 << EYE_SHIFT) - 1);
         let fh = MARK | at << EYE_SHIFT | serial;
         if flags & libc::O_ACCMODE != libc::O_WRONLY {
             let text = self.node.get()?.look(eye, caller)?;
-            self.eyes.open.lock().insert(fh, Arc::new(text));
+            self.open.lock().insert(fh, Arc::new(text));
         }
         let handle = Arc::new(Handle::nowhere(Inode::nowhere(id), flags));
         Ok(Opened { fh, handle, data: Data::Direct, acts: false })
     }
 
     /// The text from `offset` on. What a predecessor opened is made anew.
-    pub(crate) fn read_eye(&self, eye: Eye, fh: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
-        let known = self.eyes.open.lock().get(&fh).cloned();
+    pub(crate) fn read(&self, eye: Eye, fh: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let known = self.open.lock().get(&fh).cloned();
         let text = if let Some(text) = known {
             text
         } else {
             let text = Arc::new(self.node.get()?.look(eye, Caller::default())?);
-            self.eyes.open.lock().insert(fh, Arc::clone(&text));
+            self.open.lock().insert(fh, Arc::clone(&text));
             text
         };
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
@@ -154,7 +162,7 @@ impl FileSystem {
     }
 
     /// One message.
-    pub(crate) fn write_eye(&self, eye: Eye, caller: Caller, data: &[u8]) -> Result<usize, Errno> {
+    pub(crate) fn write(&self, eye: Eye, caller: Caller, data: &[u8]) -> Result<usize, Errno> {
         if eye != Eye::Post {
             return fail(libc::EBADF);
         }
@@ -165,17 +173,17 @@ impl FileSystem {
         Ok(data.len())
     }
 
-    pub(crate) fn release_eye(&self, fh: u64) {
-        self.eyes.open.lock().remove(&fh);
+    pub(crate) fn release(&self, fh: u64) {
+        self.open.lock().remove(&fh);
     }
 
     /// The number of an open directory of eyes, if `id` is one.
-    pub(crate) fn open_eyes(id: u64) -> Option<Result<u64, Errno>> {
+    pub(crate) fn open_directory(id: u64) -> Option<Result<u64, Errno>> {
         is_eye(id).then(|| if id == DIRECTORY { Ok(DIRECTORY) } else { fail(libc::ENOTDIR) })
     }
 
     /// As [`FileSystem::readdir`].
-    pub(crate) fn read_eyes(
+    pub(crate) fn list(
         &self,
         offset: u64,
         plus: bool,
@@ -186,7 +194,7 @@ impl FileSystem {
         for (next, (name, kind, ino)) in (1..).zip(dots.into_iter().chain(files)) {
             let listed = DirEntry { name: name.as_bytes().to_vec(), kind, ino };
             let file = plus && kind == Kind::File;
-            let entry = file.then(|| self.look_up_eye(DIRECTORY, &listed.name)?.ok()).flatten();
+            let entry = file.then(|| self.look_up(DIRECTORY, &listed.name)?.ok()).flatten();
             if next > offset && emit(&listed, entry.as_ref(), next) == Taken::Full {
                 break;
             }

@@ -20,7 +20,6 @@ use super::create::effect;
 use super::errno::{Need, Stop, fail};
 use super::inodes::{Backing, Inode};
 use super::names::Entry;
-use super::restore::mark_at;
 use super::view::{Place, Sealed, World};
 use super::wait::Done;
 use crate::boundary::Generation;
@@ -144,7 +143,7 @@ impl FileSystem {
                 && let Some(parent) = self.table.find(&above)
             {
                 self.table.cut(parent, name);
-                if !inode.passthrough_in_use() && !self.handles.has(id) {
+                if !inode.passthrough_in_use() && !self.files.has(id) {
                     self.table.detach(&inode);
                 }
             }
@@ -159,8 +158,7 @@ impl FileSystem {
         let now =
             self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
         if let Some(inode) = known.filter(|inode| now != inode.key().ok_or(Errno(libc::ENOENT))) {
-            self.table.cut(parent, name);
-            self.partings.part(inode.id);
+            self.table.part(parent, name, inode.id);
         }
     }
 
@@ -188,7 +186,7 @@ impl FileSystem {
             Err(Errno(libc::ENOENT)) => {
                 let inner = place.inner();
                 sealed.file(&inner).ok_or(Errno(libc::ENOENT))?;
-                let inode = self.table.enter_sealed(parent, name, mark_at(sealed, place))?;
+                let inode = self.table.enter_sealed(parent, name, sealed.mark(&place.inner()))?;
                 let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
                 let ttl = self.kernel.shared_ttl();
                 Entry { attr, entry_ttl: ttl, attr_ttl: ttl, shared: true }
@@ -331,7 +329,7 @@ impl FileSystem {
         entry: &CatalogEntry,
         caller: Caller,
     ) -> Result<bool, Errno> {
-        if sealed.is_changed(inner) || inode.passthrough_in_use() || self.handles.has(inode.id) {
+        if sealed.is_changed(inner) || inode.passthrough_in_use() || self.files.has(inode.id) {
             return Ok(false);
         }
         let (mode, uid, gid) = match self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW) {
@@ -378,7 +376,7 @@ impl FileSystem {
         unique: u64,
     ) -> Result<(), Errno> {
         let inner = place.inner();
-        if matches!(self.keep.intent(unique), Some(Intent::Hide)) && sealed.entry(&inner).is_none() {
+        if matches!(self.intents.of(unique), Some(Intent::Hide)) && sealed.entry(&inner).is_none() {
             // A predecessor hid it.
             return Ok(());
         }
@@ -389,7 +387,7 @@ impl FileSystem {
             Err(rustix::io::Errno::NOENT) => None,
             Err(error) => return Err(error.into()),
         };
-        if self.will_remove(unique, &dir, name)? {
+        if self.intents.will_remove(unique, &dir, name)? {
             return Ok(());
         }
         match &here {
@@ -400,7 +398,7 @@ impl FileSystem {
             _ => {}
         }
         if here.is_none() {
-            self.keep.begin(unique, Intent::Hide);
+            self.intents.begin(unique, Intent::Hide);
         }
         self.removes(sealed, &inner)?;
         if let Some(stat) = here {

@@ -6,6 +6,7 @@
 //! kernel.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::AtFlags;
 
@@ -16,14 +17,35 @@ use super::view::{Place, Sealed};
 use crate::control::DirOp;
 use crate::dataset::MARKER;
 use crate::errno::Errno;
-use crate::ids::RequestId;
+use crate::ids::{DatasetId, RequestId};
+use crate::keep::Keep;
 use crate::keep::decide::{Intent, Now};
 use crate::path::RelPath;
 
-impl FileSystem {
-    /// The answer to request `unique` is given.
-    pub fn answered(&self, unique: u64) {
-        self.keep.answered(unique);
+/// What this worker has begun for requests, and what its predecessor had.
+#[derive(Debug)]
+pub(crate) struct Intents {
+    keep: Arc<Keep>,
+}
+
+impl Intents {
+    pub(crate) fn new(keep: Arc<Keep>) -> Self {
+        Self { keep }
+    }
+
+    /// The state memory, in which they are.
+    pub(crate) fn keep(&self) -> &Arc<Keep> {
+        &self.keep
+    }
+
+    /// The intent of request `unique`, if there is one.
+    pub(crate) fn of(&self, unique: u64) -> Option<Intent> {
+        self.keep.intent(unique)
+    }
+
+    /// Request `unique` is about to have its effect.
+    pub(crate) fn begin(&self, unique: u64, intent: Intent) {
+        self.keep.begin(unique, intent);
     }
 
     /// A predecessor had the effect of request `unique`; `now` looks what is there.
@@ -32,7 +54,7 @@ impl FileSystem {
         unique: u64,
         now: impl FnOnce() -> Result<Now, Errno>,
     ) -> Result<bool, Errno> {
-        match self.keep.intent(unique) {
+        match self.of(unique) {
             None | Some(Intent::Global { .. }) => Ok(false),
             Some(intent) => {
                 let done = intent.is_done(&now()?);
@@ -50,7 +72,7 @@ impl FileSystem {
     /// `name` is about to be made, unless it is there: then the request will say so.
     pub(crate) fn will_make(&self, unique: u64, dir: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
         if unique != 0 && key_at(dir, name)?.is_none() {
-            self.keep.begin(unique, Intent::Make);
+            self.begin(unique, Intent::Make);
         }
         Ok(())
     }
@@ -65,7 +87,7 @@ impl FileSystem {
             return Ok(true);
         }
         if let Some(victim) = there {
-            self.keep.begin(unique, Intent::Remove { victim });
+            self.begin(unique, Intent::Remove { victim });
         }
         Ok(false)
     }
@@ -74,16 +96,40 @@ impl FileSystem {
     pub(crate) fn will_hide(&self, unique: u64, sealed: &Sealed, place: &Place) -> bool {
         let inner = place.inner();
         let present = if place.is_marker() { !sealed.shows_marker() } else { sealed.entry(&inner).is_none() };
-        let hidden = matches!(self.keep.intent(unique), Some(Intent::Hide)) && present;
+        let hidden = matches!(self.of(unique), Some(Intent::Hide)) && present;
         if !hidden && !present {
-            self.keep.begin(unique, Intent::Hide);
+            self.begin(unique, Intent::Hide);
         }
         hidden
     }
 
     /// A predecessor asked the lead for this request.
     pub(crate) fn asked_before(&self, unique: u64) -> bool {
-        matches!(self.keep.intent(unique), Some(Intent::Global { .. }))
+        matches!(self.of(unique), Some(Intent::Global { .. }))
+    }
+
+    /// Hides a name of a sealed dataset, also from successors.
+    pub(crate) fn hide(&self, sealed: &Sealed, path: RelPath) {
+        self.keep.hide(sealed.mark(&path));
+        sealed.hide(path);
+    }
+
+    /// Shows it again.
+    pub(crate) fn show(&self, sealed: &Sealed, path: &RelPath) {
+        self.keep.show(sealed.mark(path));
+        sealed.show(path);
+    }
+
+    /// Dataset `id` is not seen any more.
+    pub(crate) fn show_all(&self, id: DatasetId) {
+        self.keep.show_all(id.0);
+    }
+}
+
+impl FileSystem {
+    /// The answer to request `unique` is given.
+    pub fn answered(&self, unique: u64) {
+        self.intents.keep().answered(unique);
     }
 
     /// Under which id the lead is asked for `op`, or the outcome if that is known: the lead decides
@@ -94,7 +140,7 @@ impl FileSystem {
         op: &DirOp,
         new: impl FnOnce() -> RequestId,
     ) -> Result<RequestId, Result<(), Errno>> {
-        match self.keep.intent(unique) {
+        match self.intents.of(unique) {
             Some(Intent::Global { outcome: Some(errno), .. }) => {
                 Err(if errno == 0 { Ok(()) } else { Err(Errno(errno)) })
             }
@@ -107,7 +153,7 @@ impl FileSystem {
             }
             _ => {
                 let request = new();
-                self.keep.begin(unique, Intent::Global { request, alone: false, outcome: None });
+                self.intents.begin(unique, Intent::Global { request, alone: false, outcome: None });
                 Ok(request)
             }
         }
@@ -135,7 +181,7 @@ impl FileSystem {
         if let (Some(sealed), Ok(marker)) =
             (self.view.world().base(&self.view.place(path)), RelPath::new(MARKER))
         {
-            self.hide(sealed, marker);
+            self.intents.hide(sealed, marker);
         }
     }
 }

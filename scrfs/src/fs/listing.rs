@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use super::FileSystem;
 use super::attr::Kind;
 use super::errno::fail;
-use super::eyes::is_directory_handle;
+use super::eyes::{Eyes, is_directory_handle};
 use super::files::{DirEntry, DirHandle, Snapshot};
 use super::inodes::{Inode, ROOT};
 use super::names::Entry;
@@ -44,20 +44,20 @@ const FOREIGN: u64 = 1 << 63;
 impl FileSystem {
     /// opendir.
     pub fn opendir(&self, caller: Caller, id: u64) -> Result<u64, Errno> {
-        if let Some(eyes) = Self::open_eyes(id) {
+        if let Some(eyes) = Eyes::open_directory(id) {
             return eyes;
         }
         let inode = self.table.get(id)?;
         // Sealed directories need none.
         if inode.key().is_some() {
-            self.admit(&inode)?;
+            self.table.admit(&inode)?;
         }
-        Ok(self.handles.add_directory(inode, caller.unique))
+        Ok(self.files.add_directory(inode, caller.unique))
     }
 
     /// closedir.
     pub fn releasedir(&self, fh: u64) {
-        self.handles.remove_directory(fh);
+        self.files.remove_directory(fh);
     }
 
     /// Calls `emit` with the entries from `offset` on and the offset after each, until there is no
@@ -71,10 +71,10 @@ impl FileSystem {
         emit: &mut dyn FnMut(&DirEntry, Option<&Entry>, u64) -> Taken,
     ) -> Result<(), Errno> {
         if is_directory_handle(fh) {
-            self.read_eyes(offset, plus, emit);
+            self.eyes.list(offset, plus, emit);
             return Ok(());
         }
-        let handle = self.handles.directory(fh)?;
+        let handle = self.files.directory(fh)?;
         let snapshot = self.snapshot(&handle, offset)?;
         let mut whole = true;
         let first = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -105,7 +105,7 @@ impl FileSystem {
             }
         }
         if !whole {
-            self.handles.keep_listing(&handle, &snapshot, self.descriptors.bound);
+            self.files.keep_listing(&handle, &snapshot);
         }
         Ok(())
     }
@@ -117,14 +117,14 @@ impl FileSystem {
             let none = || Arc::new(Snapshot::default());
             return Ok(slot.as_ref().map_or_else(none, Arc::clone));
         }
-        self.handles.drop_listing(handle);
+        self.files.drop_listing(handle);
         let world = self.view.world();
         let mut entries = self.dots(handle.inode.id);
         entries.extend(self.list(&world, &handle.inode, Looks::Program)?);
         drop(world);
         // The former one of this directory goes first.
         *slot = None;
-        let snapshot = Arc::new(self.handles.listings.keep(entries)?);
+        let snapshot = Arc::new(self.files.listing(entries)?);
         *slot = Some(Arc::clone(&snapshot));
         Ok(snapshot)
     }

@@ -190,7 +190,7 @@ impl FileSystem {
     fn is_written(&self, path: &crate::path::RelPath, there: &OwnedFd) -> Result<bool, Errno> {
         let id = self.table.find(path);
         let open = |handle: &Arc<super::Handle>| handle.writable() && Some(handle.inode.id) == id;
-        if self.handles.all().iter().any(open) {
+        if self.files.all().iter().any(open) {
             return Ok(true);
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;

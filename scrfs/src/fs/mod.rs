@@ -53,18 +53,20 @@ use std::time::Duration;
 pub use self::attr::{Attr, Changes, Kind, SetTime};
 pub use self::attrs::Value;
 use self::backing::{Removals, Root, Trees};
+use self::caller::Processes;
 pub use self::create::NewNode;
-pub use self::files::{DirEntry, Handle};
-use self::files::{Handles, Meters, Pages};
+use self::eyes::Eyes;
+use self::files::OpenFiles;
+pub use self::files::{DirEntry, Handle, Registered};
 pub use self::inodes::ROOT;
-use self::inodes::{Gates, Partings, Table};
+use self::inodes::Table;
+use self::intent::Intents;
 pub use self::kernel::DataMode;
 use self::kernel::Kernel;
 pub use self::listing::Taken;
 pub use self::names::{Entry, Suspects};
 use self::node::NodeLink;
 pub use self::open::{Data, Opened};
-pub use self::restore::Registered;
 use self::view::{Namespace, View};
 pub use self::wait::Done;
 use self::waits::Waits;
@@ -72,7 +74,6 @@ use crate::boundary::GlobalRequests;
 use crate::errno::Errno;
 use crate::keep::Keep;
 use crate::lane::Hands;
-use crate::lock::Mutex;
 use crate::path::RelPath;
 use crate::stores::{Place, Stores};
 
@@ -80,22 +81,15 @@ use crate::stores::{Place, Stores};
 pub struct FileSystem {
     view: Arc<View>,
     trees: Trees,
-    keep: Arc<Keep>,
     table: Table,
-    gates: Gates,
-    eyes: eyes::Eyes,
-    meters: Meters,
-    pages: Pages,
-    partings: Partings,
-    handles: Handles,
-    descriptors: bound::Descriptors,
+    files: OpenFiles,
+    eyes: Eyes,
+    removals: Removals,
+    intents: Intents,
     waits: Arc<Waits<Self>>,
-    processes: caller::Processes,
+    processes: Processes,
     node: Arc<NodeLink>,
     kernel: Kernel,
-    removals: Removals,
-    /// Taken over from a predecessor and not yet fetched by the adapter.
-    registered: Mutex<Vec<Registered>>,
 }
 
 impl std::fmt::Debug for FileSystem {
@@ -140,6 +134,7 @@ impl FileSystem {
         let (names, node) = (Namespace::new(checkpoint_path), Arc::new(NodeLink::default()));
         let trees = Trees::over(trees, names.clone(), stores, Arc::clone(&node))?;
         let backings = trees.all().iter().map(Root::backing).collect::<Result<Vec<_>, _>>()?;
+        let root = Arc::clone(&trees.primary().tree);
         let (view, waits) = (Arc::new(View::new(names)), Arc::new(Waits::new(hands)));
         let removals = Removals::new({
             let (view, waits): (_, Arc<Waits<Self>>) = (Arc::clone(&view), Arc::clone(&waits));
@@ -153,21 +148,15 @@ impl FileSystem {
         Ok(Arc::new(Self {
             view,
             trees,
-            table: Table::over(backings, Arc::clone(&keep)),
-            gates: Gates::default(),
-            eyes: eyes::Eyes::default(),
-            meters: Meters::default(),
-            pages: Pages::default(),
-            partings: Partings::default(),
-            handles: Handles::new(Arc::clone(&keep)),
-            descriptors: bound::Descriptors::default(),
-            keep,
+            table: Table::over(backings, Arc::clone(&keep), Arc::clone(&node)),
+            eyes: Eyes::new(Arc::clone(&node), root),
+            files: OpenFiles::new(Arc::clone(&keep)),
+            intents: Intents::new(keep),
             waits,
-            processes: caller::Processes::default(),
+            processes: Processes::default(),
             node,
             kernel: Kernel::default(),
             removals,
-            registered: Mutex::default(),
         }))
     }
 
@@ -198,7 +187,12 @@ impl FileSystem {
 
     /// The state memory.
     pub fn keep(&self) -> &Arc<Keep> {
-        &self.keep
+        self.intents.keep()
+    }
+
+    /// Open files that the kernel serves, taken over from a predecessor; once.
+    pub fn registered(&self) -> Vec<Registered> {
+        self.files.registered()
     }
 
     /// The adapter's finding about passthrough.

@@ -16,7 +16,6 @@ use super::errno::{Stop, fail};
 use super::inodes::{Backing, Inode, Key, is_eye};
 use super::intent::key_at;
 use super::kernel::LOCAL;
-use super::restore::mark_at;
 use super::view::{Place, Sealed, World};
 use super::wait::Done;
 use crate::dataset::MARKER;
@@ -51,12 +50,12 @@ pub struct Entry {
 impl FileSystem {
     /// Looks `name` up and counts that.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
-        if let Some(eye) = self.look_up_eye(parent, name) {
+        if let Some(eye) = self.eyes.look_up(parent, name) {
             return eye;
         }
         let world = self.view.world();
         let spot = self.spot(&world, parent, name)?;
-        let _still = self.gates.look(spot.parent);
+        let _still = self.table.look(spot.parent);
         self.lookup_in(&world, spot.parent, &spot.name)
     }
 
@@ -174,7 +173,7 @@ impl FileSystem {
         let entry = sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
         let inode = match self.still_in_tree(entry, parent, name) {
             Some(backing) => self.table.enter(parent, name, backing)?,
-            None => self.table.enter_sealed(parent, name, mark_at(sealed, place))?,
+            None => self.table.enter_sealed(parent, name, sealed.mark(&place.inner()))?,
         };
         let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
         let (entry_ttl, attr_ttl) = self.ttls_sealed(&attr);
@@ -223,7 +222,7 @@ impl FileSystem {
                 }
                 self.table.enter(parent, name, backing)
             }
-            None => self.table.enter_sealed(parent, name, mark_at(sealed, place)),
+            None => self.table.enter_sealed(parent, name, sealed.mark(&place.inner())),
         }
     }
 
@@ -254,7 +253,7 @@ impl FileSystem {
     /// Attributes of an inode.
     pub fn getattr(&self, id: u64) -> Result<(Attr, Duration), Errno> {
         if is_eye(id) {
-            return Ok((self.eye_attr(id)?, LOCAL));
+            return Ok((self.eyes.attr(id)?, LOCAL));
         }
         let inode = self.table.get(id)?;
         let world = self.view.world();
@@ -334,7 +333,7 @@ impl FileSystem {
         let inside = matches!(place, Place::Inside { .. });
         let written = || {
             let named = self.directory_of(parent, name).and_then(|dir| key_at(dir, name)).ok().flatten();
-            [named, other].into_iter().flatten().any(|key| self.handles.has_writer_to_wait_for(key))
+            [named, other].into_iter().flatten().any(|key| self.files.has_writer_to_wait_for(key))
         };
         if inside && !place.is_marker() && world.stops(&place, written) {
             if let (true, Some(dataset)) = (place.is_invalid(), place.dataset()) {

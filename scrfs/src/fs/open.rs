@@ -5,13 +5,12 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::attr::{key_of, stat_of};
 use super::errno::{Stop, fail};
-use super::files::Handle;
+use super::files::{Handle, own_flags};
 use super::inodes::{Backing, Change, Inode, Moment, is_eye};
 use super::view::{Place, Sealed, World};
 use super::wait::Done;
@@ -22,7 +21,6 @@ use crate::dataset::MARKER;
 use crate::errno::Errno;
 use crate::ids::DatasetId;
 use crate::keep::intents::is_resent;
-use crate::lock::{Mutex, Rank};
 use crate::path::RelPath;
 
 /// How often one open asks for the same file again, when what was brought is gone before it could
@@ -75,9 +73,9 @@ impl FileSystem {
     /// open(2) of an inode. A sealed file that is elsewhere is brought here first.
     pub fn open(self: &Arc<Self>, caller: Caller, id: u64, flags: i32, done: Done<Opened>) {
         if is_eye(id) {
-            return done(self.open_eye(caller, id, flags));
+            return done(self.eyes.open(caller, id, flags));
         }
-        let since = self.partings.now();
+        let since = self.table.moment();
         self.open_after(caller, id, flags, (since, 0), done);
     }
 
@@ -108,7 +106,7 @@ impl FileSystem {
             Err(error) => done(Err(error)),
         };
         let step = move |fs: &Self, world: &World| {
-            fs.partings.check(id, since)?;
+            fs.table.check(id, since)?;
             fs.open_now(world, caller, id, flags)
         };
         self.attempt(caller, step, Box::new(finish));
@@ -117,7 +115,7 @@ impl FileSystem {
     /// A request that a predecessor got opens its file anew: nobody was told of the former handle.
     pub(crate) fn forget_opened(&self, unique: u64) {
         if is_resent(unique)
-            && let Some(former) = self.handles.file_opened_by(unique)
+            && let Some(former) = self.files.file_opened_by(unique)
         {
             self.release(former);
         }
@@ -168,7 +166,7 @@ impl FileSystem {
         };
         loop {
             let directory = parent()?;
-            let change = self.gates.change(directory);
+            let change = self.table.change(directory);
             // It may have been renamed to another directory before.
             if parent() == Some(directory) {
                 return Some(change);
@@ -222,13 +220,13 @@ impl FileSystem {
         let marker = place.is_marker();
         // A checkpoint can be sealed whatever programs have open.
         if !marker {
-            self.admit(inode)?;
+            self.table.admit(inode)?;
         }
         let fd = inode.fd()?;
         // The kernel looks at writers itself before it asks here; at others that truncate only
         // afterwards.
         let truncates = flags & libc::O_TRUNC != 0 && !made;
-        if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY && self.handles.is_executed(inode.id) {
+        if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY && self.files.is_executed(inode.id) {
             return fail(libc::ETXTBSY);
         }
         let passthrough = self.kernel.serves_data()
@@ -246,7 +244,8 @@ impl FileSystem {
         } else {
             let own = own_flags(flags, self.trees.privileged());
             let open = || Ok(rustix::fs::open(proc_path(&fd), own, Mode::empty())?);
-            let open = || if marker { self.table.opening(open) } else { self.admitted(open) }.map(File::from);
+            let open =
+                || if marker { self.table.opening(open) } else { self.table.admitted(open) }.map(File::from);
             Some(if truncates { self.trees.changed_by(caller, &fd, open)? } else { open()? })
         };
         Ok(self.opened(inode, flags, caller, file, place))
@@ -312,38 +311,14 @@ impl FileSystem {
         let data = match &file {
             None => Data::Passthrough,
             Some(_) if place.is_marker() => Data::Direct,
-            Some(file) => Data::Paged { kept: self.pages.may_stay(inode.id, file) },
+            Some(file) => Data::Paged { kept: self.files.keeps_pages(inode.id, file) },
         };
-        let handle = Arc::new(Handle {
-            inode: Arc::clone(inode),
-            flags,
-            file,
-            paged: matches!(data, Data::Paged { .. }),
-            side: Mutex::new(Rank::Served, None),
-            process: if writes { self.processes.of(caller) } else { Arc::default() },
-            marks,
-            marking: AtomicU32::new(0),
-            inherited: false,
-            registration: Mutex::default(),
-        });
-        if handle.mappable() {
-            inode.mappable.fetch_add(1, Ordering::Relaxed);
-        }
-        self.meters.opened(&handle, caller.uid, || Some(self.table.path(inode.id)?.to_string()));
-        let fh = self.handles.add(Arc::clone(&handle), caller.unique);
+        let paged = matches!(data, Data::Paged { .. });
+        let process = if writes { self.processes.of(caller) } else { Arc::default() };
+        let handle = Handle { file, paged, process, marks, ..Handle::nowhere(Arc::clone(inode), flags) };
+        let path = || Some(self.table.path(inode.id)?.to_string());
+        let (fh, handle) = self.files.open(handle, caller, path);
         let acts = marks || matches!(place, Place::Entry(_));
         Opened { fh, handle, data, acts }
     }
-}
-
-/// Flags for the daemon's own descriptor of a handle: what the kernel does itself is left out (it
-/// has found the end that an append goes to, and RWF_NOAPPEND means another place), and O_DIRECT,
-/// for which our buffers are not aligned.
-pub(super) fn own_flags(flags: i32, privileged: bool) -> OFlags {
-    let mut out = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_DIRECT;
-    out |= libc::O_APPEND | libc::O_ASYNC;
-    if !privileged {
-        out |= libc::O_NOATIME;
-    }
-    OFlags::from_bits_retain((flags & !out).cast_unsigned()) | OFlags::CLOEXEC
 }

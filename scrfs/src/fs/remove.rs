@@ -60,7 +60,7 @@ impl FileSystem {
         everywhere: bool,
     ) -> Result<Gone, Stop> {
         if everywhere
-            && self.asked_before(caller.unique)
+            && self.intents.asked_before(caller.unique)
             && let Some((op, dataset)) = self.unlink_asked(parent, name)
         {
             return Ok(Gone::Everywhere(op, dataset));
@@ -75,10 +75,10 @@ impl FileSystem {
     }
 
     fn unlink_now(&self, world: &World, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Stop> {
-        let _change = self.gates.change(parent);
+        let _change = self.table.change(parent);
         let (path, place) = self.may_change(world, parent, name)?;
         if let Some(sealed) = world.sealed(&place) {
-            if self.will_hide(caller.unique, sealed, &place) {
+            if self.intents.will_hide(caller.unique, sealed, &place) {
                 return Ok(());
             }
             let inner = place.inner();
@@ -91,7 +91,7 @@ impl FileSystem {
                 if let Ok(dir) = self.table.get(parent)?.fd() {
                     self.trees.as_owner(&dir, || super::create::remove_stale_marker(&dir, name))?;
                 }
-                self.hide(sealed, inner);
+                self.intents.hide(sealed, inner);
             } else {
                 let entry = sealed.entry(&inner).ok_or(Errno(libc::ENOENT))?;
                 if Kind::of_entry(entry) == Kind::Directory {
@@ -104,7 +104,7 @@ impl FileSystem {
             self.unlink_open(open, (&path, &place), caller.unique)?;
         } else {
             let dir = self.directory_of(parent, name)?;
-            if !self.will_remove(caller.unique, &dir, name)? {
+            if !self.intents.will_remove(caller.unique, &dir, name)? {
                 rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
                 effect()?;
             }
@@ -117,7 +117,7 @@ impl FileSystem {
     /// rmdir(2) of plain scratch.
     pub(crate) fn rmdir_local(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let dir = self.table.get(parent)?.fd()?;
-        if !self.will_remove(caller.unique, &dir, name)? {
+        if !self.intents.will_remove(caller.unique, &dir, name)? {
             rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR)?;
             effect()?;
         }

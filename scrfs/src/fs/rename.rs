@@ -146,20 +146,20 @@ impl FileSystem {
         (from_path, to_path): (&RelPath, &RelPath),
         flags: RenameFlags,
     ) -> Result<Option<Step>, Errno> {
-        if self.asked_before(unique) {
+        if self.intents.asked_before(unique) {
             let (from, to) = (from_path.clone(), to_path.clone());
             let no_replace = flags.contains(RenameFlags::NOREPLACE);
             let exchange = flags.contains(RenameFlags::EXCHANGE);
             return Ok(Some(Step::Global(DirOp::Rename { from, to, no_replace, exchange })));
         }
-        if !self.had_effect(unique, || {
+        if !self.intents.had_effect(unique, || {
             let name = self.key_of_name(from)?;
             // Hiding a name is one store before which nothing else is done.
             Ok(Now { name, to: self.key_of_name(to)?, present: true, ..Now::default() })
         })? {
             return Ok(None);
         }
-        if matches!(self.keep.intent(unique), Some(Intent::Hide)) {
+        if matches!(self.intents.of(unique), Some(Intent::Hide)) {
             return Ok(Some(Step::Renamed));
         }
         let place = self.view.place(to_path);
@@ -191,7 +191,7 @@ impl FileSystem {
         flags: RenameFlags,
     ) -> Result<Step, Stop> {
         let unique = caller.unique;
-        let _change = self.gates.change_two(from.0, to.0);
+        let _change = self.table.change_two(from.0, to.0);
         let key = |at| self.key_of_name(at).ok().flatten();
         let (from_path, from_place) = self.may_change_with(world, from.0, &from.1, key(to))?;
         let (to_path, to_place) = self.may_change_with(world, to.0, &to.1, key(from))?;
@@ -206,8 +206,8 @@ impl FileSystem {
             if repeats && sealed.entry(&inner).is_some_and(|entry| Kind::of_entry(entry) == Kind::File) {
                 // Two ranks set the marker at once, and this one's file was sealed with the rest
                 // meanwhile.
-                self.keep.begin(unique, Intent::Hide);
-                self.hide(sealed, inner);
+                self.intents.begin(unique, Intent::Hide);
+                self.intents.hide(sealed, inner);
                 self.table.cut(from.0, &from.1);
                 return Ok(Step::Renamed);
             }
@@ -255,7 +255,7 @@ impl FileSystem {
             // The marker may be set again by a rename, as by any other way.
             Some(sealed) if to_place.is_marker() => {
                 if !sealed.shows_marker() {
-                    self.show(sealed, &to_place.inner());
+                    self.intents.show(sealed, &to_place.inner());
                 }
             }
             _ => Self::need_open(world, &to_place)?,
@@ -304,7 +304,7 @@ impl FileSystem {
         if unique != 0
             && let Some(moved) = self.key_of_name(from)?
         {
-            self.keep.begin(unique, Intent::Rename { from: moved, to: self.key_of_name(to)?, exchange });
+            self.intents.begin(unique, Intent::Rename { from: moved, to: self.key_of_name(to)?, exchange });
         }
         // A whiteout is a new file, in the old place.
         self.trees

@@ -10,31 +10,19 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, Stat};
 
 use super::FileSystem;
 use super::attr::{key_of, stat_of};
 use super::caller::Process;
-use super::files::{Handle, Snapshot};
+use super::files::{Handle, Registered, Snapshot, own_flags};
 use super::inodes::{Backing, Inode, Key};
-use super::view::{Place, Sealed, World};
+use super::view::World;
 use crate::errno::Errno;
 use crate::keep::keeper::Keepers;
-use crate::keep::records::{KeptFile, KeptInode, SealedMark, mark_of};
-use crate::lock::{Mutex, Rank};
+use crate::keep::records::{KeptFile, KeptInode, mark_of};
 use crate::path::RelPath;
-
-/// What an open file is served by, for the adapter: its inode and the kernel's number for the
-/// backing file.
-#[derive(Debug, Clone)]
-pub struct Registered {
-    /// The open file.
-    pub handle: Arc<Handle>,
-    /// The kernel's number.
-    pub id: u32,
-}
 
 /// The kernel's text for a path whose last name is gone.
 const GONE: &[u8] = b" (deleted)";
@@ -47,17 +35,17 @@ impl FileSystem {
         let mut lost = HashMap::new();
         let mut registrations = HashMap::new();
         let mut taken = Vec::new();
-        for inode in self.keep.inodes() {
+        for inode in self.intents.keep().inodes() {
             let fd = inode.backing.and_then(|kept| keepers.take(kept).map(|fd| (fd, kept)));
             let backing = fd.map(|(fd, kept)| {
                 let backing = Backing { fd: Arc::new(fd), key: kept.key };
                 if backing.fd.as_raw_fd() != kept.number {
-                    self.keep.set_backing(inode.record, backing.kept());
+                    self.intents.keep().set_backing(inode.record, backing.kept());
                 }
                 backing
             });
             if let (None, Some(key)) = (&backing, inode.key()) {
-                self.keep.park(inode.record);
+                self.intents.keep().park(inode.record);
                 lost.insert(key, inode.number);
             }
             if inode.registration != 0 {
@@ -156,7 +144,7 @@ impl FileSystem {
 
     fn restore_handles(&self, keepers: &Keepers, registrations: &HashMap<u64, u32>) {
         let mut registered = Vec::new();
-        for (record, file) in self.keep.open_files() {
+        for (record, file) in self.intents.keep().open_files() {
             let data = match file.data {
                 None => None,
                 Some(kept) => match keepers.take(kept).map(File::from).or_else(|| self.reopen(&file)) {
@@ -169,41 +157,28 @@ impl FileSystem {
             let marks = self.place_of(file.inode).is_some_and(|(_, place)| self.view.is_mark(&place));
             let plain = data.is_some();
             let process = Arc::new(Process { pid: file.pid, command: file.command.clone(), rank: file.rank });
-            let handle = Handle {
-                inode,
-                flags: file.flags,
-                file: data,
-                paged: false,
-                side: Mutex::new(Rank::Served, None),
-                process,
-                marks,
-                marking: AtomicU32::new(0),
-                inherited: true,
-                registration: Mutex::default(),
-            };
-            if handle.mappable() {
-                handle.inode.mappable.fetch_add(1, Ordering::Relaxed);
-            }
-            self.handles.take_in(file.handle, handle, record, file.unique);
+            let closed = Handle::nowhere(inode, file.flags);
+            let handle = Handle { file: data, process, marks, inherited: true, ..closed };
+            self.files.take_in(file.handle, handle, record, file.unique);
             if !plain
                 && let Some(&id) = registrations.get(&file.inode)
-                && let Ok(handle) = self.handles.get(file.handle)
+                && let Ok(handle) = self.files.get(file.handle)
             {
                 registered.push(Registered { handle, id });
             }
         }
-        *self.registered.lock() = registered;
-        for (record, directory) in self.keep.open_directories() {
+        self.files.register(registered);
+        for (record, directory) in self.intents.keep().open_directories() {
             let Ok(inode) = self.table.get(directory.inode) else { continue };
             let listing = directory.listing.and_then(|kept| keepers.take(kept)).and_then(Snapshot::read);
-            self.handles.take_in_directory(directory.handle, inode, listing, record, directory.unique);
+            self.files.take_in_directory(directory.handle, inode, listing, record, directory.unique);
         }
     }
 
     /// Opens a file anew whose descriptor is lost.
     fn reopen(&self, file: &KeptFile) -> Option<File> {
         let inode = self.table.get(file.inode).ok()?;
-        let flags = super::open::own_flags(file.flags & !libc::O_TRUNC, self.trees.privileged());
+        let flags = own_flags(file.flags & !libc::O_TRUNC, self.trees.privileged());
         let fd = rustix::fs::open(super::proc_path(inode.fd().ok()?), flags, Mode::empty()).ok()?;
         let key = key_of(&stat_of(&fd).ok()?);
         (Some(key) == file.data.map(|data| data.key)).then(|| fd.into())
@@ -213,8 +188,9 @@ impl FileSystem {
     /// listed and before requests are served.
     pub fn restore_sealed(&self) {
         let world = self.view.change();
-        let hidden = self.keep.hidden();
-        let inodes: Vec<KeptInode> = self.keep.inodes().filter(|inode| inode.sealed.dataset != 0).collect();
+        let hidden = self.intents.keep().hidden();
+        let inodes: Vec<KeptInode> =
+            self.intents.keep().inodes().filter(|inode| inode.sealed.dataset != 0).collect();
         for sealed in world.all_sealed() {
             let dataset = sealed.id().0;
             let marks: HashMap<u64, RelPath> =
@@ -252,7 +228,7 @@ impl FileSystem {
     /// Files whose names programs have removed or replaced, and which have another link: they may
     /// still be a sealed dataset's.
     fn keep_all_nameless(&self, world: &World) {
-        for kept in self.keep.inodes() {
+        for kept in self.intents.keep().inodes() {
             let nameless = self.table.path(kept.number).is_none();
             let inode = self.table.get(kept.number).ok().filter(|_| nameless);
             let Some(backing) = inode.and_then(|inode| inode.backing()) else { continue };
@@ -261,32 +237,6 @@ impl FileSystem {
             }
         }
     }
-
-    /// Open files that the kernel serves, taken over from a predecessor; once.
-    pub fn registered(&self) -> Vec<Registered> {
-        std::mem::take(&mut *self.registered.lock())
-    }
-
-    /// Hides a name of a sealed dataset, also from successors.
-    pub(crate) fn hide(&self, sealed: &Sealed, path: RelPath) {
-        self.keep.hide(mark_in(sealed, &path));
-        sealed.hide(path);
-    }
-
-    /// Shows it again.
-    pub(crate) fn show(&self, sealed: &Sealed, path: &RelPath) {
-        self.keep.show(mark_in(sealed, path));
-        sealed.show(path);
-    }
-}
-
-/// The mark of a sealed place.
-pub(crate) fn mark_at(sealed: &Sealed, place: &Place) -> SealedMark {
-    mark_in(sealed, &place.inner())
-}
-
-fn mark_in(sealed: &Sealed, path: &RelPath) -> SealedMark {
-    SealedMark { dataset: sealed.id().0, name: mark_of(path.as_bytes()) }
 }
 
 /// One name at most: a directory, or a file without hard links.

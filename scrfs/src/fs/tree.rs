@@ -49,7 +49,7 @@ impl MountedTree for FileSystem {
     }
 
     fn attached(&self) {
-        self.keep.set_shared(true);
+        self.intents.keep().set_shared(true);
     }
 
     fn release(&self, op: &DirOp) {
@@ -60,7 +60,7 @@ impl MountedTree for FileSystem {
     }
 
     fn open_files(&self) -> HashSet<Key> {
-        self.handles.all().iter().filter_map(|handle| handle.inode.key()).collect()
+        self.files.all().iter().filter_map(|handle| handle.inode.key()).collect()
     }
 
     fn directories(&self) -> Result<Vec<DirHeld>, Errno> {
@@ -211,9 +211,9 @@ impl MountedTree for FileSystem {
         let gone = {
             let mut world = self.view.change();
             let gone = world.unlist(id);
-            self.keep.show_all(id.0);
+            self.intents.show_all(id);
             if let Some(path) = gone.as_ref().and_then(|s| self.view.names().dataset_path(s.name()).ok()) {
-                self.forget_tree(&path);
+                self.table.let_tree_go(&path);
             }
             gone
         };
@@ -252,7 +252,7 @@ impl MountedTree for FileSystem {
                 if keep.is_none() {
                     self.removals.doom(&self.trees, &path)?;
                 }
-                self.forget_tree(&path);
+                self.table.let_tree_go(&path);
             }
         }
         drop(world);
@@ -268,7 +268,7 @@ impl MountedTree for FileSystem {
                     Ok(_) | Err(Errno(libc::ENOENT)) => {}
                     Err(error) => return Err(error),
                 }
-                self.forget_tree(&path);
+                self.table.let_tree_go(&path);
             }
         }
         drop(world);
@@ -291,19 +291,19 @@ impl MountedTree for FileSystem {
     }
 
     fn record_io(&self, on: bool) {
-        self.meters.switch(on);
+        self.files.record_io(on);
     }
 
     fn decided(&self, request: RequestId, errno: i32) {
-        self.keep.note_global(request, |_, outcome| *outcome = Some(errno));
+        self.intents.keep().note_global(request, |_, outcome| *outcome = Some(errno));
     }
 
     fn decision(&self, request: RequestId) -> Option<i32> {
-        self.keep.global_outcome(request)
+        self.intents.keep().global_outcome(request)
     }
 
     fn going_alone(&self, request: RequestId) {
-        self.keep.note_global(request, |alone, _| *alone = true);
+        self.intents.keep().note_global(request, |alone, _| *alone = true);
     }
 
     fn mode(&self) -> (String, String) {
@@ -355,7 +355,7 @@ impl FileSystem {
     /// Handles that may write, by the file behind them.
     fn writable_handles(&self) -> HashMap<Key, Vec<Arc<Handle>>> {
         let mut found: HashMap<Key, Vec<Arc<Handle>>> = HashMap::new();
-        for handle in self.handles.all().into_iter().filter(|handle| handle.writable()) {
+        for handle in self.files.all().into_iter().filter(|handle| handle.writable()) {
             if let Some(backing) = handle.inode.backing() {
                 found.entry(backing.key).or_default().push(handle);
             }
@@ -393,7 +393,7 @@ impl FileSystem {
             let before = world.base(&Place::Entry(name.clone())).cloned();
             let same = before.clone().filter(|before| before.id() == sealed.id());
             if let (Some(before), None, Ok(top)) = (&before, &same, self.view.names().dataset_path(&name)) {
-                self.keep.show_all(before.id().0);
+                self.intents.show_all(before.id());
                 self.forget_replaced(&top);
             }
             if let Some(same) = same {

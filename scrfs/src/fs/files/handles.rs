@@ -7,7 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::snapshot::{Listings, Snapshot};
+use super::meter::Meters;
+use super::pages::Pages;
+use super::snapshot::{DirEntry, Listings, Snapshot};
+use crate::boundary::IoRecord;
+use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::fs::attr::{key_of, stat_of};
 use crate::fs::bound::Bound;
@@ -58,8 +62,15 @@ impl Handle {
     }
 
     /// Opened so that a shared mapping of it can be stored to.
-    pub(crate) fn mappable(&self) -> bool {
+    fn mappable(&self) -> bool {
         self.flags & libc::O_ACCMODE == libc::O_RDWR
+    }
+
+    /// Counts it, if it can be mapped so.
+    fn can_map(&self) {
+        if self.mappable() {
+            self.inode.mappable.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// A close of this handle has set the marker and waits: no seal waits for this handle.
@@ -103,14 +114,41 @@ struct Slot<T> {
 
 type Slots<T> = RwLock<HashMap<u64, Slot<T>>>;
 
+/// What an open file is served by, for the adapter: its inode and the kernel's number for the
+/// backing file.
+#[derive(Debug, Clone)]
+pub struct Registered {
+    /// The open file.
+    pub handle: Arc<Handle>,
+    /// The kernel's number.
+    pub id: u32,
+}
+
+/// What was open until now.
+pub(crate) struct Closed {
+    pub(crate) inode: u64,
+    /// It could be written.
+    pub(crate) writable: bool,
+    /// The names of its inode went with their dataset.
+    pub(crate) let_go: bool,
+    /// What programs did with the file, if that is wanted.
+    pub(crate) record: Option<IoRecord>,
+}
+
 /// All open files and directories.
 #[derive(Debug)]
-pub(crate) struct Handles {
+pub(crate) struct OpenFiles {
     keep: Arc<Keep>,
     next: AtomicU64,
     files: Slots<Handle>,
     directories: Slots<DirHandle>,
-    pub(crate) listings: Listings,
+    listings: Listings,
+    /// What the daemon opens for them and keeps has numbers below it.
+    pub(super) bound: Bound,
+    pub(super) meters: Meters,
+    pages: Pages,
+    /// Taken over from a predecessor and not yet fetched by the adapter.
+    registered: Mutex<Vec<Registered>>,
 }
 
 /// The handle that request `unique` opened.
@@ -119,21 +157,42 @@ fn opened_by<T>(slots: &Slots<T>, unique: u64) -> Option<u64> {
     slots.read().iter().find(|(_, slot)| slot.unique == unique && unique != 0).map(|(handle, _)| *handle)
 }
 
-impl Handles {
+impl OpenFiles {
     /// Numbers begin in a range of this worker's own: a successor never takes an old number for a
     /// new handle.
     pub(crate) fn new(keep: Arc<Keep>) -> Self {
         let next = AtomicU64::new(keep.begin_generation() << 40 | 1);
-        let (files, directories, listings) = (RwLock::default(), RwLock::default(), Listings::default());
-        Self { keep, next, files, directories, listings }
+        Self {
+            keep,
+            next,
+            files: RwLock::default(),
+            directories: RwLock::default(),
+            listings: Listings::default(),
+            bound: Bound::default(),
+            meters: Meters::default(),
+            pages: Pages::default(),
+            registered: Mutex::default(),
+        }
     }
 
     fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds what request `unique` opened.
-    pub(crate) fn add(&self, handle: Arc<Handle>, unique: u64) -> u64 {
+    /// Adds what `caller` has opened. `path` tells the file's name, if it is wanted.
+    pub(crate) fn open(
+        &self,
+        handle: Handle,
+        caller: Caller,
+        path: impl FnOnce() -> Option<String>,
+    ) -> (u64, Arc<Handle>) {
+        let handle = Arc::new(handle);
+        handle.can_map();
+        self.meters.opened(&handle, caller.uid, path);
+        (self.add(Arc::clone(&handle), caller.unique), handle)
+    }
+
+    fn add(&self, handle: Arc<Handle>, unique: u64) -> u64 {
         let (fh, unique) = (self.number(), number_of(unique));
         let data = handle
             .file
@@ -155,6 +214,7 @@ impl Handles {
 
     /// A file that a predecessor left open.
     pub(crate) fn take_in(&self, fh: u64, handle: Handle, record: u32, unique: u64) {
+        handle.can_map();
         self.files.write().insert(fh, Slot { value: Arc::new(handle), record: Some(record), unique });
     }
 
@@ -162,12 +222,46 @@ impl Handles {
         self.files.read().get(&fh).map(|slot| Arc::clone(&slot.value)).ok_or(Errno(libc::EBADF))
     }
 
-    pub(crate) fn remove(&self, fh: u64) -> Option<Arc<Handle>> {
+    /// The last descriptor of a handle is gone. What kept the backing file open is so too when this
+    /// returns.
+    pub(crate) fn close(&self, fh: u64) -> Option<Closed> {
         let slot = self.files.write().remove(&fh)?;
         if let Some(record) = slot.record {
             self.keep.remove_file(record);
         }
-        Some(slot.value)
+        let handle = slot.value;
+        let record = self.meters.closed(&handle);
+        if handle.mappable() {
+            handle.inode.mappable.fetch_sub(1, Ordering::Relaxed);
+        }
+        let inode = handle.inode.id;
+        if handle.paged
+            && let Some(file) = &handle.file
+        {
+            self.pages.closed(inode, file);
+        }
+        let let_go = handle.inode.let_go.load(Ordering::Relaxed);
+        Some(Closed { inode, writable: handle.writable(), let_go, record })
+    }
+
+    /// What the kernel has in memory of `inode` is good for `file`, which was opened now.
+    pub(crate) fn keeps_pages(&self, inode: u64, file: &File) -> bool {
+        self.pages.may_stay(inode, file)
+    }
+
+    /// Shall there be records of what programs do with each file?
+    pub(crate) fn record_io(&self, on: bool) {
+        self.meters.switch(on);
+    }
+
+    /// Open files that the kernel serves, taken over from a predecessor.
+    pub(crate) fn register(&self, registered: Vec<Registered>) {
+        *self.registered.lock() = registered;
+    }
+
+    /// The same; once.
+    pub(crate) fn registered(&self) -> Vec<Registered> {
+        std::mem::take(&mut *self.registered.lock())
     }
 
     /// The file that request `unique` opened for a predecessor, who did not live to say so.
@@ -243,8 +337,13 @@ impl Handles {
         directories.get(&fh).map(|slot| Arc::clone(&slot.value)).ok_or(Errno(libc::EBADF))
     }
 
+    /// A listing of `entries`; ENOMEM where there is no room for it.
+    pub(crate) fn listing(&self, entries: Vec<DirEntry>) -> Result<Snapshot, Errno> {
+        self.listings.keep(entries)
+    }
+
     /// Keeps the listing of a directory whose reader comes back for the rest.
-    pub(crate) fn keep_listing(&self, handle: &DirHandle, snapshot: &Snapshot, bound: Bound) {
+    pub(crate) fn keep_listing(&self, handle: &DirHandle, snapshot: &Snapshot) {
         let Some(record) = handle.record else { return };
         let mut kept = handle.kept.lock();
         if kept.is_some() {
@@ -252,7 +351,7 @@ impl Handles {
         }
         match snapshot.write() {
             // The reader of one of very many has to begin anew when this worker dies.
-            Ok((fd, _)) if !bound.admits(&fd) => {}
+            Ok((fd, _)) if !self.bound.admits(&fd) => {}
             Ok((fd, key)) => {
                 self.keep.set_listing(record, Some(KeptFd { number: fd.as_raw_fd(), key }));
                 *kept = Some(fd);

@@ -56,7 +56,7 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    pub(crate) fn switch(&self, on: bool) {
+    pub(super) fn switch(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
     }
 

@@ -11,37 +11,81 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
+use super::gates::{Change, Gates};
 use super::inode::{Backing, Inode, Key};
 use super::nodes::Nodes;
 use super::numbers::{ROOT, is_eye};
 use super::parked::{Pool, too_many};
+use super::partings::{Moment, Partings};
 use crate::errno::Errno;
+use crate::fs::bound::Bound;
+use crate::fs::node::NodeLink;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
-use crate::lock::{Mutex, Rank};
+use crate::lock::{Mutex, Rank, ReadGuard};
 use crate::path::RelPath;
 
 /// All inodes that the kernel may ask about.
-#[derive(Debug)]
 pub(crate) struct Table {
-    nodes: Arc<Mutex<Nodes>>,
+    pub(super) nodes: Arc<Mutex<Nodes>>,
+    gates: Gates,
+    partings: Partings,
+    /// What programs may hold open has numbers below it.
+    pub(super) bound: Bound,
+    /// When programs were refused last, for the events.
+    pub(super) told: Mutex<Option<Instant>>,
+    pub(super) node: Arc<NodeLink>,
 }
 
 impl Table {
     /// A table with the root, kept in `keep` from now on.
     #[cfg(test)]
     pub(crate) fn new(root: Backing, keep: Arc<Keep>) -> Self {
-        Self::over(vec![root], keep)
+        Self::over(vec![root], keep, Arc::default())
     }
 
     /// The same over the trees of several stores, of which there is at least one.
-    pub(crate) fn over(roots: Vec<Backing>, keep: Arc<Keep>) -> Self {
-        Self::with_pool(roots, keep, Pool::new())
+    pub(crate) fn over(roots: Vec<Backing>, keep: Arc<Keep>, node: Arc<NodeLink>) -> Self {
+        Self::with_pool(roots, keep, Pool::new(), node)
     }
 
-    fn with_pool(backings: Vec<Backing>, keep: Arc<Keep>, pool: Pool) -> Self {
-        Self { nodes: Arc::new_cyclic(|me| Mutex::new(Rank::Inodes, Nodes::new(backings, keep, pool, me))) }
+    fn with_pool(backings: Vec<Backing>, keep: Arc<Keep>, pool: Pool, node: Arc<NodeLink>) -> Self {
+        let nodes = Arc::new_cyclic(|me| Mutex::new(Rank::Inodes, Nodes::new(backings, keep, pool, me)));
+        let (gates, partings, bound) = (Gates::default(), Partings::default(), Bound::default());
+        Self { nodes, gates, partings, bound, told: Mutex::default(), node }
+    }
+
+    /// See [`Gates::look`].
+    pub(crate) fn look(&self, directory: u64) -> ReadGuard<'_, ()> {
+        self.gates.look(directory)
+    }
+
+    /// See [`Gates::change`].
+    pub(crate) fn change(&self, directory: u64) -> Change<'_> {
+        self.gates.change(directory)
+    }
+
+    /// See [`Gates::change_two`].
+    pub(crate) fn change_two(&self, one: u64, two: u64) -> Change<'_> {
+        self.gates.change_two(one, two)
+    }
+
+    /// For [`Table::check`], from when a request comes.
+    pub(crate) fn moment(&self) -> Moment {
+        self.partings.now()
+    }
+
+    /// ESTALE if a name of inode `id` has got a file of its own after `since`.
+    pub(crate) fn check(&self, id: u64, since: Moment) -> Result<(), Errno> {
+        self.partings.check(id, since)
+    }
+
+    /// `name` has got a file of its own: inode `id` keeps its other names.
+    pub(crate) fn part(&self, parent: u64, name: &[u8], id: u64) {
+        self.cut(parent, name);
+        self.partings.part(id);
     }
 
     /// The inode of that number; ESTALE when it is not known. What is not on the tree does not
@@ -160,11 +204,11 @@ impl Table {
         self.nodes.lock().cut(parent, name);
     }
 
-    /// `name` is gone with everything below it, and the kernel may go on knowing what it stood for:
+    /// The names at and below `path` are gone, and the kernel may go on knowing what they stood for:
     /// bytes of it are held only where somebody has it open.
-    pub(crate) fn let_tree_go(&self, parent: u64, name: &[u8]) {
-        let top = self.known(parent, name);
-        self.let_below_go(parent, name);
+    pub(crate) fn let_tree_go(&self, path: &RelPath) {
+        let top = self.find(path);
+        self.let_below_go(path);
         if let Some(top) = top {
             self.nodes.lock().let_go(top);
         }
@@ -172,7 +216,8 @@ impl Table {
 
     /// The same of a directory. It has no bytes itself, and who is in it or knows it may still ask
     /// about it.
-    pub(crate) fn let_below_go(&self, parent: u64, name: &[u8]) {
+    pub(crate) fn let_below_go(&self, path: &RelPath) {
+        let Some((parent, name)) = self.known_above(path) else { return };
         let ids: Vec<u64> = {
             let nodes = self.nodes.lock();
             nodes.named(parent, name).into_iter().flat_map(|top| nodes.below(top)).collect()
@@ -180,6 +225,23 @@ impl Table {
         self.nodes.lock().cut_tree(parent, name);
         for id in ids {
             self.nodes.lock().let_go(id);
+        }
+    }
+
+    /// The number of the directory of `path`, if it is known, and the name there.
+    pub(crate) fn known_above<'a>(&self, path: &'a RelPath) -> Option<(u64, &'a [u8])> {
+        let (above, name) = path.split_last()?;
+        Some((self.find(&above)?, name))
+    }
+
+    /// Follows a rename below the mount. Under a parent that the kernel does not know nothing is
+    /// known: what moved there is found again by its next lookup.
+    pub(crate) fn move_names(&self, from: (&RelPath, &[u8]), to: (&RelPath, &[u8]), exchange: bool) {
+        match (self.find(from.0), self.find(to.0)) {
+            (Some(one), Some(two)) => self.rename((one, from.1), (two, to.1), exchange),
+            (Some(one), None) => self.cut_tree(one, from.1),
+            (None, Some(two)) => self.cut_tree(two, to.1),
+            (None, None) => {}
         }
     }
 
@@ -234,8 +296,7 @@ impl Table {
 
     /// Inode `id` is at `path`, as far as the directories on the way are known.
     pub(crate) fn link_kept(&self, path: &RelPath, id: u64) {
-        let Some((dir, name)) = path.split_last() else { return };
-        if let Some(parent) = self.find(&dir) {
+        if let Some((parent, name)) = self.known_above(path) {
             let _ = self.nodes.lock().link(parent, name, id);
         }
     }
@@ -290,7 +351,8 @@ mod tests {
     fn descriptors_that_nobody_uses_are_closed_and_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let keep = Arc::new(Keep::alone().unwrap());
-        let table = Table::with_pool(vec![opened(dir.path())], Arc::clone(&keep), Pool::of(2));
+        let table =
+            Table::with_pool(vec![opened(dir.path())], Arc::clone(&keep), Pool::of(2), Arc::default());
         let enter = |name: &str| {
             std::fs::write(dir.path().join(name), name).unwrap();
             table.enter(ROOT, name.as_bytes(), opened(&dir.path().join(name))).unwrap()
@@ -329,7 +391,7 @@ mod tests {
     #[test]
     fn numbers_of_two_stores_differ_and_are_found_again() {
         let other = Backing { key: (9, 1), ..backing(1) };
-        let table = Table::over(vec![backing(1), other], Arc::new(Keep::alone().unwrap()));
+        let table = Table::over(vec![backing(1), other], Arc::new(Keep::alone().unwrap()), Arc::default());
         let in_other = |n| Backing { key: (9, n), ..backing(n) };
         let one = table.enter(ROOT, b"one", backing(5)).unwrap();
         let two = table.enter(ROOT, b"two", in_other(5)).unwrap();
@@ -353,7 +415,7 @@ mod tests {
         let table = table();
         let key = (7, 5);
         let old = table.enter(ROOT, b"d", backing(5)).unwrap().id;
-        table.let_tree_go(ROOT, b"d");
+        table.let_tree_go(&RelPath::new("d").unwrap());
         let new = table.enter(ROOT, b"d", backing(5)).unwrap().id;
         assert_ne!(new, old);
         let is_new = || {

@@ -151,7 +151,7 @@ fn a_removal_that_was_begun_alone_is_done_again_while_its_dataset_is_listed() {
     let (number, resent) = (0x14, 0x14 | 1 << 63);
     let request = RequestId { origin: 1, serial: 7 };
     let again = || {
-        bench.fs.keep.begin(number, Intent::Global { request, alone: true, outcome: None });
+        bench.fs.intents.begin(number, Intent::Global { request, alone: true, outcome: None });
         start(|done| bench.fs.rmdir(Caller { unique: resent, ..me() }, ROOT, b"ck", done))
     };
     std::fs::remove_dir_all(bench.tree("ck")).unwrap();

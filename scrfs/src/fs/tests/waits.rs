@@ -223,5 +223,5 @@ fn who_dies_while_the_node_keeps_a_sealed_file_is_answered_at_once() {
     let Asked::Keep(_, met) = bench.asked() else { panic!("not a file to keep") };
     met(Ok(()));
     answered(&dead);
-    assert!(bench.fs.handles.all().is_empty());
+    assert!(bench.fs.files.all().is_empty());
 }

@@ -15,6 +15,7 @@ use crate::errno::Errno;
 use crate::fs::attr::{Attr, Changes, stat_of};
 use crate::fs::inodes::{Backing, Key};
 use crate::ids::DatasetId;
+use crate::keep::records::{SealedMark, mark_of};
 use crate::lock::{Mutex, RwLock};
 use crate::path::RelPath;
 
@@ -208,6 +209,11 @@ impl Sealed {
         if view.unread.is_empty() {
             view.unread = HashSet::new();
         }
+    }
+
+    /// By what the state memory knows `path` of it.
+    pub(crate) fn mark(&self, path: &RelPath) -> SealedMark {
+        SealedMark { dataset: self.id().0, name: mark_of(path.as_bytes()) }
     }
 
     pub(crate) fn id(&self) -> DatasetId {
