@@ -175,8 +175,7 @@ impl Attr {
 
 impl Attr {
     /// Follows chmod, chown and utimensat, as a file system does.
-    pub(crate) fn change(&mut self, changes: &Changes) {
-        let now = now();
+    pub(crate) fn change(&mut self, changes: &Changes, now: Stamp) {
         let owned = changes.uid.is_some() || changes.gid.is_some();
         if owned && self.kind != Kind::Directory {
             // A new owner does not get to lend out his rights unknowingly.

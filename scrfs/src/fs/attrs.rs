@@ -8,7 +8,7 @@ use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, StatVfs, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
 
-use super::attr::{Attr, Changes, SetTime};
+use super::attr::{Attr, Changes, SetTime, now};
 use super::data::MARKER_BYTES_MAX;
 use super::errno::{Stop, fail};
 use super::inodes::{Inode, is_eye};
@@ -72,9 +72,9 @@ impl FileSystem {
         let _change = if changes.size.is_some() { self.gate_of_owned(world, id) } else { None };
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
-            if !self.is_waited_for(changes) {
+            if changes.size.is_some() && !self.is_waited_for(changes) {
                 let written = || inode.key().is_some_and(|key| self.files.has_writer_to_wait_for(key));
-                may_set(world, path, place, changes, written)?;
+                world.may_resize(path, place, written)?;
             }
             if matches!(place, Place::Entry(_)) && self.view.has_pattern() && marks(&inode, changes)? {
                 return fail(libc::EPERM);
@@ -85,10 +85,10 @@ impl FileSystem {
             if let Some(sealed) = world.sealed(place) {
                 let written = place.is_marker() && inode.backing().is_some();
                 if changes.size.is_none() && !written {
-                    return Ok(sealed.change(&place.inner(), changes)?);
+                    return Ok(sealed.change(&place.inner(), changes, now())?);
                 }
                 if !place.is_marker() {
-                    Self::need_open(world, place)?;
+                    world.need_open(place)?;
                 }
                 if !written {
                     self.write_marker(sealed, &inode)?;
@@ -320,24 +320,6 @@ fn marks(inode: &Inode, changes: &Changes) -> Result<bool, Errno> {
     }
     let mode = super::attr::stat_of(inode.fd()?)?.st_mode;
     Ok(rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Directory)
-}
-
-/// What a frozen dataset allows.
-fn may_set(
-    world: &World,
-    path: &crate::path::RelPath,
-    place: &Place,
-    changes: &Changes,
-    written: impl FnOnce() -> bool,
-) -> Result<(), Stop> {
-    if place.is_marker() {
-        return Ok(());
-    }
-    if changes.size.is_none() {
-        return Ok(());
-    }
-    let frozen = matches!(place, Place::Inside { .. }) && world.stops(place, written);
-    if frozen || world.held(path) { Err(Stop::Wait) } else { Ok(()) }
 }
 
 fn timespec(time: Option<SetTime>) -> Timespec {

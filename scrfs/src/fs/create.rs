@@ -240,7 +240,7 @@ impl FileSystem {
             if sealed.entry(&place.inner()).is_some() {
                 return fail(libc::EEXIST);
             }
-            Self::need_open(world, &place)?;
+            world.need_open(&place)?;
         }
         if self.elsewhere(world, &path, &place).is_some() {
             return fail(libc::EEXIST);
@@ -254,7 +254,7 @@ impl FileSystem {
         if world.held(&path) {
             return Err(Stop::Wait);
         }
-        Self::need_open(world, &from)?;
+        world.need_open(&from)?;
         self.here(world, &path, &from, &*self.table.get(inode)?)?;
         let dataset = |place: &Place| match place {
             Place::Inside { dataset, .. } => Some(dataset.clone()),

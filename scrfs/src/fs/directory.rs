@@ -3,20 +3,17 @@
 
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
-
 use super::FileSystem;
-use super::attr::stat_of;
+use super::attr::{Kind, stat_of};
 use super::backing::open_path;
 use super::errno::{Stop, fail};
 use super::names::Entry;
-use super::view::{Place, World};
+use super::view::{Place, Target, World};
 use super::wait::Done;
 use crate::caller::Caller;
 use crate::control::DirOp;
 use crate::errno::Errno;
 use crate::path::RelPath;
-use crate::store::beneath;
 
 enum Step<T> {
     Here(T),
@@ -65,7 +62,7 @@ impl FileSystem {
             return fail(libc::EPERM);
         }
         let dir = self.table.get(parent)?.fd()?;
-        Self::need_gone(world, &path, &place)?;
+        world.need_gone(&path, &place)?;
         if matches!(place, Place::Outside | Place::Top) {
             if made {
                 self.trees.complete_mode(open_path(&dir, name)?, mode)?;
@@ -199,19 +196,9 @@ impl FileSystem {
         if self.has_flat_file(world, path) {
             return fail(libc::EEXIST);
         }
-        if let Some(sealed) = world.sealed(&place) {
-            let inner = place.inner();
-            if sealed.entry(&inner).is_some() {
-                return fail(libc::EEXIST);
-            }
-            refuse_frozen(world, &place)?;
-            let (above, _) = inner.split_last().ok_or(Errno(libc::EEXIST))?;
-            return match sealed.entry(&above).map(|entry| &entry.kind) {
-                Some(crate::dataset::EntryKind::Directory) => Ok(()),
-                _ => fail(libc::ENOENT),
-            };
+        if !world.vote_make(&place)? {
+            return Ok(());
         }
-        refuse_frozen(world, &place)?;
         if self.elsewhere(world, path, &place).is_some() {
             return fail(libc::EEXIST);
         }
@@ -227,36 +214,16 @@ impl FileSystem {
 
     fn vote_remove(&self, world: &World, path: &RelPath) -> Result<(), Errno> {
         let place = self.view.place(path);
-        refuse_frozen(world, &place)?;
+        world.refuse_frozen(&place)?;
         if let Some(vote) = self.vote_flat(world, &place) {
             return vote;
         }
-        if let Some(sealed) = world.sealed(&place) {
-            let inner = place.inner();
-            let entry = sealed.entry(&inner);
-            match entry.map(|entry| &entry.kind) {
-                Some(crate::dataset::EntryKind::Directory) => {}
-                // A file that is removed before a directory gets its name; or it is hidden here
-                // already, and what another node wants is done.
-                _ => return Ok(()),
-            }
-        } else {
-            match self.trees.kind_of(path) {
-                Ok(rustix::fs::FileType::Directory) => {}
-                // The same of a file that is as it was sealed.
-                Ok(_) if Self::is_as_sealed(world, &place) => return Ok(()),
-                // Removed here already, or never made for want of room: what another node wants is
-                // done.
-                Err(Errno(libc::ENOENT)) if world.open(&place).is_some() || !self.removals.is_asked(path) => {
-                    return Ok(());
-                }
-                other => return other.and_then(|_| fail(libc::ENOTDIR)),
-            }
+        let is_asked = self.removals.is_asked(path);
+        if !world.vote_remove(&place, || self.trees.kind_of(path), is_asked)? {
+            return Ok(());
         }
         // Asked for here: empty then, perhaps not now.
-        if self.removals.is_asked(path)
-            && let Some(id) = self.table.find(path)
-        {
+        if is_asked && let Some(id) = self.table.find(path) {
             self.check_empty(world, id)?;
         }
         if self.open_below(path) { fail(libc::ENOTEMPTY) } else { Ok(()) }
@@ -270,46 +237,19 @@ impl FileSystem {
         no_replace: bool,
         exchange: bool,
     ) -> Result<(), Errno> {
-        for path in [from, to] {
-            refuse_frozen(world, &self.view.place(path))?;
-        }
-        let (from_place, to_place) = (self.view.place(from), self.view.place(to));
-        if world.base(&from_place).is_some() || world.base(&to_place).is_some() {
-            // Records name a dataset by its directory, and its files by where they were sealed.
-            return fail(libc::EXDEV);
-        }
-        if to.strip(from).is_some_and(|below| !below.is_root())
-            || exchange && from.strip(to).is_some_and(|below| !below.is_root())
-        {
-            return fail(libc::EINVAL);
-        }
-        if self.trees.kind_of(from)? != rustix::fs::FileType::Directory {
+        world.vote_rename((from, &self.view.place(from)), (to, &self.view.place(to)), exchange)?;
+        if self.trees.kind_of(from)? != Kind::Directory {
             return fail(libc::ENOTDIR);
         }
-        let vote = match self.trees.kind_of(to) {
-            Ok(_) if no_replace => fail(libc::EEXIST),
-            Ok(rustix::fs::FileType::Directory) if exchange => Ok(()),
-            Ok(rustix::fs::FileType::Directory) => {
-                let quiet = if self.trees.privileged() { OFlags::NOATIME } else { OFlags::empty() };
-                let dir = self.trees.open(to, OFlags::RDONLY | OFlags::DIRECTORY | quiet)?;
-                if beneath::entries(&dir)?.next().is_none() { Ok(()) } else { fail(libc::ENOTEMPTY) }
-            }
-            Ok(_) => fail(libc::ENOTDIR),
-            Err(Errno(libc::ENOENT)) if exchange => fail(libc::ENOENT),
-            Err(Errno(libc::ENOENT)) => {
+        match Target::of(self.trees.kind_of(to), no_replace, exchange)? {
+            Target::Replaced if !self.trees.is_empty(to)? => return fail(libc::ENOTEMPTY),
+            Target::Replaced | Target::Exchanged => {}
+            Target::Free => {
                 let (above, _) = to.split_last().ok_or(Errno(libc::EBUSY))?;
-                self.trees.open_directory(&above).map(drop)
+                self.trees.open_directory(&above)?;
             }
-            Err(error) => Err(error),
-        };
-        vote?;
+        }
         self.trees.open_both(from, to, exchange).map(drop)
-    }
-
-    /// Nobody has changed the file here.
-    fn is_as_sealed(world: &World, place: &Place) -> bool {
-        let inner = place.inner();
-        world.open(place).is_some_and(|open| open.entry(&inner).is_some() && !open.is_changed(&inner))
     }
 
     /// A file at or below `path` is open here.
@@ -354,8 +294,7 @@ impl FileSystem {
             (Some(sealed), _) => {
                 let open = sealed.has_next();
                 sealed.set_gone(&place.inner());
-                if open && self.trees.kind_of(path).is_ok_and(|kind| kind != rustix::fs::FileType::Directory)
-                {
+                if open && self.trees.kind_of(path).is_ok_and(|kind| kind != Kind::Directory) {
                     self.take_out_file(&sealed, path)?;
                 } else if open {
                     self.removals.take(&self.trees, path)?;
@@ -379,9 +318,4 @@ impl FileSystem {
         }
         Ok(())
     }
-}
-
-/// A dataset that is being sealed: its directories are in the catalog by now.
-fn refuse_frozen(world: &World, place: &Place) -> Result<(), Errno> {
-    if world.frozen(place) { fail(libc::EBUSY) } else { Ok(()) }
 }

@@ -274,7 +274,7 @@ impl FileSystem {
             return Ok(false);
         }
         let none = HashSet::new();
-        Ok(world.open(&place).is_none_or(|open| Self::names_elsewhere(open, &root, &none).is_empty()))
+        Ok(world.open(&place).is_none_or(|open| open.names_elsewhere(&root, &none).is_empty()))
     }
 
     /// A flat dataset has a file that is seen at `path`.
@@ -414,9 +414,7 @@ impl FileSystem {
             self.trees.as_owner(&dir, || Ok(rustix::fs::unlinkat(&dir, name, AtFlags::empty())?))?;
             Self::keep_nameless(sealed, &stat);
         }
-        if let Some(parent) = self.table.find(&above) {
-            self.table.cut(parent, name);
-        }
+        self.table.cut_path(path);
         Ok(())
     }
 }

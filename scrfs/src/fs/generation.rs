@@ -25,7 +25,7 @@ use super::wait::Done;
 use crate::boundary::Generation;
 use crate::caller::Caller;
 use crate::control::DirOp;
-use crate::dataset::{Entry as CatalogEntry, EntryKind};
+use crate::dataset::Entry as CatalogEntry;
 use crate::errno::Errno;
 use crate::keep::decide::Intent;
 use crate::path::RelPath;
@@ -66,22 +66,14 @@ impl FileSystem {
                         && world.presentations() == since
                         && let Some(sealed) = world.by_id(id)
                     {
-                        sealed.set_own(backing);
+                        // What has no name left takes room for nothing.
+                        sealed.set_own(backing, |own| stat_of(&own.fd).is_ok_and(|stat| stat.st_nlink > 1));
                     }
                     drop(world);
                     done(kept);
                 };
                 requests.keep_sealed(id, &path, key, Box::new(kept));
             }
-        }
-    }
-
-    /// A change is about to be made in a dataset: if it is sealed, its next generation has to begin
-    /// first.
-    pub(crate) fn need_open(world: &World, place: &Place) -> Result<(), Stop> {
-        match world.sealed(place) {
-            Some(sealed) => Err(Stop::Need(Need::NextGeneration(sealed.id()))),
-            None => Ok(()),
         }
     }
 
@@ -137,12 +129,8 @@ impl FileSystem {
             if place.is_marker() {
                 continue;
             }
-            let now = self.trees.open(&path, OFlags::PATH | OFlags::NOFOLLOW).and_then(stat_of);
-            if !now.is_ok_and(|stat| key_of(&stat) == backing.key)
-                && let Some((above, name)) = path.split_last()
-                && let Some(parent) = self.table.find(&above)
-            {
-                self.table.cut(parent, name);
+            let now = self.trees.key(&path);
+            if now != Ok(backing.key) && self.table.cut_path(&path) {
                 if !inode.passthrough_in_use() && !self.files.has(id) {
                     self.table.detach(&inode);
                 }
@@ -152,21 +140,20 @@ impl FileSystem {
 
     /// A name has got a file of its own: its inode keeps its other names.
     pub(crate) fn forget_parted(&self, path: &RelPath) {
-        let Some((above, name)) = path.split_last() else { return };
-        let Some(parent) = self.table.find(&above) else { return };
+        let Some((parent, name)) = self.table.known_above(path) else { return };
         let known = self.table.known(parent, name).and_then(|id| self.table.get(id).ok());
-        let now =
-            self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
+        let now = self.trees.key(path);
         if let Some(inode) = known.filter(|inode| now != inode.key().ok_or(Errno(libc::ENOENT))) {
             self.table.part(parent, name, inode.id);
         }
     }
 
     fn attach_from_tree(&self, inode: &Inode, path: &RelPath) -> bool {
-        let Ok(fd) = self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW) else { return false };
-        let Ok(stat) = stat_of(&fd) else { return false };
-        self.table.attach(inode, Backing { fd: Arc::new(fd), key: key_of(&stat) });
-        true
+        let there = self.trees.backing(path);
+        there.is_ok_and(|backing| {
+            self.table.attach(inode, backing);
+            true
+        })
     }
 
     /// Looks up in a generation that has begun: the tree first, then what is on other nodes.
@@ -211,21 +198,6 @@ impl FileSystem {
         (!there).then_some(entry)
     }
 
-    /// Sealed files directly in `dir` that are on other nodes; `tree` has the names in the tree.
-    pub(crate) fn names_elsewhere(
-        sealed: &Sealed,
-        dir: &RelPath,
-        tree: &std::collections::HashSet<Vec<u8>>,
-    ) -> Vec<Vec<u8>> {
-        let file = |what: &super::view::Name<'_>| match what {
-            super::view::Name::Entry(entry) => matches!(entry.kind, EntryKind::File(_)),
-            super::view::Name::Marker => false,
-        };
-        let names =
-            sealed.children(dir).into_iter().filter(|(name, what)| file(what) && !tree.contains(name));
-        names.map(|(name, _)| name).collect()
-    }
-
     /// Sees to it that a file's bytes are in the tree, and as they were sealed; [`Need::Fetch`]
     /// where they are on another node, or still to be verified.
     pub(crate) fn here(
@@ -241,8 +213,7 @@ impl FileSystem {
             return Err(Stop::Need(Need::Fetch(sealed.id(), entry.path.clone())));
         }
         let key = inode.backing().map(|backing| backing.key);
-        let now =
-            self.trees.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Ok(key_of(&stat_of(fd)?)));
+        let now = self.trees.key(path);
         match (now, key) {
             (Ok(now), Some(key)) if now == key || inode.passthrough_in_use() => return Ok(()),
             // Brought here, or rebuilt, since it was looked up.
@@ -268,7 +239,7 @@ impl FileSystem {
         caller: Caller,
         empties: bool,
     ) -> Result<(), Stop> {
-        Self::need_open(world, place)?;
+        world.need_open(place)?;
         let Some(sealed) = world.open(place) else { return Ok(()) };
         let inner = place.inner();
         if empties
@@ -305,17 +276,6 @@ impl FileSystem {
             sealed.hide(entry.path.clone());
         }
         Ok(())
-    }
-
-    /// A directory gets the name of a sealed file that was removed on this node: all others have to
-    /// hear of that first.
-    pub(crate) fn need_gone(world: &World, path: &RelPath, place: &Place) -> Result<(), Stop> {
-        match world.base(place) {
-            Some(sealed) if !place.is_marker() && sealed.is_removed_here(&place.inner()) => {
-                Err(Stop::Need(Need::Gone(path.clone())))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Gives an unchanged file's name to a new empty file, so that the old one need not be copied;
@@ -430,9 +390,8 @@ impl FileSystem {
     /// is the error then.
     pub(crate) fn own_nameless(world: &World, inode: &Inode, otherwise: i32) -> Result<(), Errno> {
         let Some(backing) = inode.backing() else { return fail(libc::ESTALE) };
-        let kept = world.all_sealed().any(|sealed| sealed.is_kept(backing.key));
         // Where no name of any kind is left, its number was a sealed file's before.
-        if kept && stat_of(&backing.fd)?.st_nlink > 0 { fail(otherwise) } else { Ok(()) }
+        if world.keeps(backing.key) && stat_of(&backing.fd)?.st_nlink > 0 { fail(otherwise) } else { Ok(()) }
     }
 
     /// A file gets another name, or another file takes its place: what has to be true before.
@@ -448,7 +407,7 @@ impl FileSystem {
         if place.is_marker() {
             return Ok(());
         }
-        Self::need_open(world, place)?;
+        world.need_open(place)?;
         let Some(sealed) = world.open(place) else { return Ok(()) };
         let inner = place.inner();
         let unread = sealed.file(&inner).filter(|_| sealed.is_unread(&inner));

@@ -4,11 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::view::LOCAL;
 use crate::lock::RwLock;
-
-/// How long the kernel may keep names and attributes that only this node changes. Not longer:
-/// stores through a mapping change times that the kernel does not see.
-pub(crate) const LOCAL: Duration = Duration::from_secs(1);
 
 /// How file data is served, and why so.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -162,7 +162,7 @@ impl FileSystem {
         let mut entries = self.list_backed(inode, special.then_some(&path), looks)?;
         if let Some(open) = world.open(&place) {
             let tree = entries.iter().map(|entry| entry.name.clone()).collect();
-            let names = Self::names_elsewhere(open, &place.inner(), &tree);
+            let names = open.names_elsewhere(&place.inner(), &tree);
             for (at, name) in names.into_iter().enumerate() {
                 let ino = self.table.known(inode.id, &name).unwrap_or(FOREIGN | inode.id << 24 | at as u64);
                 entries.push(DirEntry { name, kind: Kind::File, ino });

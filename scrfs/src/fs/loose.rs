@@ -178,9 +178,7 @@ impl FileSystem {
                 Err(error) => return Err(error.into()),
             },
         }
-        if let Some(parent) = self.table.find(&above) {
-            self.table.cut(parent, name);
-        }
+        self.table.cut_path(&path);
         drop(world);
         self.changed();
         Ok(true)

@@ -15,17 +15,11 @@ use super::backing::Root;
 use super::errno::{Stop, fail};
 use super::inodes::{Backing, Inode, Key, is_eye};
 use super::intent::key_at;
-use super::kernel::LOCAL;
-use super::view::{Place, Sealed, World};
+use super::view::{LOCAL, Lifetimes, Place, Sealed, World};
 use super::wait::Done;
-use crate::dataset::MARKER;
 use crate::dataset::{self, EntryKind};
 use crate::errno::Errno;
 use crate::path::RelPath;
-
-/// How long the kernel may keep attributes of a directory whose names other nodes change: one walk
-/// along a path.
-const WALK: Duration = Duration::from_millis(10);
 
 /// What [`FileSystem::let_unknown_go`] has seen.
 #[derive(Debug, Default)]
@@ -45,6 +39,12 @@ pub struct Entry {
     pub attr_ttl: Duration,
     /// Another node may change what the name stands for.
     pub shared: bool,
+}
+
+impl Entry {
+    fn new(attr: Attr, lifetimes: Lifetimes) -> Self {
+        Self { attr, entry_ttl: lifetimes.entry, attr_ttl: lifetimes.attr, shared: lifetimes.shared }
+    }
 }
 
 impl FileSystem {
@@ -176,8 +176,8 @@ impl FileSystem {
             None => self.table.enter_sealed(parent, name, sealed.mark(&place.inner()))?,
         };
         let attr = sealed.attr(inode.id, &inner).ok_or(Errno(libc::ENOENT))?;
-        let (entry_ttl, attr_ttl) = self.ttls_sealed(&attr);
-        Ok(Entry { attr, entry_ttl, attr_ttl, shared: true })
+        let lifetimes = Lifetimes::of_sealed(&attr, self.kernel.shared_ttl());
+        Ok(Entry::new(attr, lifetimes))
     }
 
     /// What a sealed name that the kernel has forgotten stands for in the tree, if it is here: so
@@ -264,8 +264,8 @@ impl FileSystem {
                     return Ok((marker_attr(sealed, &inner, &inode)?, Duration::ZERO));
                 }
                 let attr = sealed.attr(id, &inner).ok_or(Errno(libc::ENOENT))?;
-                let attr_ttl = self.ttls_sealed(&attr).1;
-                return Ok((attr, attr_ttl));
+                let lifetimes = Lifetimes::of_sealed(&attr, self.kernel.shared_ttl());
+                return Ok((attr, lifetimes.attr));
             }
             let inner = place.inner();
             if let Some(open) = world.open(&place)
@@ -358,32 +358,8 @@ impl FileSystem {
             _ => Attr::of(inode.id, stat),
         };
         let stored = inode.mappable.load(Ordering::Relaxed) > 0;
-        // A write clears these bits behind the kernel's back.
-        let clears = attr.kind == Kind::File && attr.perm & 0o6000 != 0;
-        let (entry_ttl, attr_ttl, shared) = match place {
-            Place::Entry(_) | Place::Inside { .. } if attr.kind == Kind::Directory => {
-                (self.kernel.shared_ttl(), WALK, true)
-            }
-            Place::Inside { inner, .. } if inner.as_bytes() == MARKER => {
-                (Duration::ZERO, Duration::ZERO, true)
-            }
-            // A pointer file: another node may put another one in its place.
-            Place::Entry(_) => (self.kernel.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, true),
-            // A seal makes its names files of their own.
-            Place::Inside { .. } if attr.kind == Kind::File && attr.nlink > 1 => {
-                (self.kernel.shared_ttl(), if clears { Duration::ZERO } else { LOCAL }, false)
-            }
-            _ if clears => (LOCAL, Duration::ZERO, false),
-            Place::Outside | Place::Top | Place::Inside { .. } => (LOCAL, LOCAL, false),
-        };
-        Entry { attr, entry_ttl, attr_ttl: if stored { Duration::ZERO } else { attr_ttl }, shared }
-    }
-
-    /// Of a sealed name: its next generation, sealed from another node, may have another file there
-    /// at any time.
-    fn ttls_sealed(&self, attr: &Attr) -> (Duration, Duration) {
-        let shared = self.kernel.shared_ttl();
-        (shared, if attr.kind == Kind::Directory { WALK } else { shared })
+        let lifetimes = Lifetimes::of(place, &attr, stored, self.kernel.shared_ttl());
+        Entry::new(attr, lifetimes)
     }
 }
 

@@ -10,7 +10,7 @@ use super::create::{Grows, effect};
 use super::errno::{Stop, fail};
 use super::inodes::Key;
 use super::intent::key_at;
-use super::view::{Place, World};
+use super::view::{Move, Scope, World};
 use super::wait::Done;
 use crate::boundary::Marking;
 use crate::caller::Caller;
@@ -97,12 +97,12 @@ impl FileSystem {
             return Ok((self.rename_now(world, caller, from, to, flags)?, None));
         }
         let source = self.spot(world, from.0, &from.1)?;
-        let target = if self.kind_at(&source.at()) == Ok(FileType::Directory) {
+        let target = if self.kind_at(&source.at()) == Ok(Kind::Directory) {
             self.spot_of_directory(world, to.0, &to.1)?
         } else {
             self.spot_to_make(world, to.0, &to.1)?
         };
-        if target.dataset().is_some() && self.kind_at(&source.at()) == Ok(FileType::RegularFile) {
+        if target.dataset().is_some() && self.kind_at(&source.at()) == Ok(Kind::File) {
             self.announce_in(world, caller, &self.path_in(target.parent, &target.name)?, Grows::No)?;
         }
         let left = source.dataset().filter(|name| target.dataset() != Some(name)).map(<[u8]>::to_vec);
@@ -120,12 +120,11 @@ impl FileSystem {
     }
 
     fn is_regular_at(&self, at: &At) -> bool {
-        self.kind_at(at).is_ok_and(|kind| kind == FileType::RegularFile)
+        self.kind_at(at).is_ok_and(|kind| kind == Kind::File)
     }
 
-    fn kind_at(&self, at: &At) -> Result<FileType, Errno> {
-        let stat = self.stat_at(at)?.ok_or(Errno(libc::ENOENT))?;
-        Ok(FileType::from_raw_mode(stat.st_mode))
+    fn kind_at(&self, at: &At) -> Result<Kind, Errno> {
+        Ok(kind_of(&self.stat_at(at)?.ok_or(Errno(libc::ENOENT))?))
     }
 
     /// What has that name, if something has.
@@ -163,19 +162,10 @@ impl FileSystem {
             return Ok(Some(Step::Renamed));
         }
         let place = self.view.place(to_path);
-        if self.view.is_mark(&place) && self.kind_at(to)? == FileType::RegularFile {
+        if self.view.is_mark(&place) && self.kind_at(to)? == Kind::File {
             return Ok(Some(Step::Marker(place.dataset().unwrap_or_default().to_vec())));
         }
         Ok(Some(Step::Renamed))
-    }
-
-    fn is_directory(&self, world: &World, at: &At, place: &Place) -> bool {
-        match world.sealed(place) {
-            Some(sealed) => {
-                sealed.entry(&place.inner()).is_some_and(|entry| Kind::of_entry(entry) == Kind::Directory)
-            }
-            None => self.kind_at(at) == Ok(FileType::Directory),
-        }
     }
 
     fn key_of_name(&self, at: &At) -> Result<Option<Key>, Errno> {
@@ -200,48 +190,21 @@ impl FileSystem {
         {
             return Ok(step);
         }
-        if let Some(sealed) = world.sealed(&from_place) {
-            let inner = from_place.inner();
-            let repeats = to_place.is_marker() && to_place.dataset() == from_place.dataset();
-            if repeats && sealed.entry(&inner).is_some_and(|entry| Kind::of_entry(entry) == Kind::File) {
-                // Two ranks set the marker at once, and this one's file was sealed with the rest
-                // meanwhile.
-                self.intents.begin(unique, Intent::Hide);
-                self.intents.hide(sealed, inner);
-                self.table.cut(from.0, &from.1);
-                return Ok(Step::Renamed);
-            }
-        }
-        if matches!(from_place, Place::Entry(_))
-            && let Some(sealed) = world.base(&from_place)
-        {
-            if sealed.has_next() || !sealed.shows_marker() {
-                // On EXDEV `mv` would copy all but the marker, which is not listed, and then remove
-                // what is protected.
-                self.node.note(format!(
-                    "{from_path}: not renamed, for it was changed since it was sealed: set its .complete again first"
-                ));
-                return fail(libc::EBUSY);
-            }
-            // Its records name it by its directory.
-            return fail(libc::EXDEV);
-        }
-        if matches!(to_place, Place::Entry(_)) && world.base(&to_place).is_some() {
-            return fail(if self.kind_at(from)? == FileType::Directory {
-                libc::ENOTEMPTY
-            } else {
-                libc::EISDIR
-            });
-        }
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let of_sealed = world.base(&from_place).is_some() || world.base(&to_place).is_some();
-        let of_directory = || {
-            self.is_directory(world, from, &from_place) || exchange && self.is_directory(world, to, &to_place)
-        };
-        if of_sealed && of_directory() {
-            // Its files are recorded by where they were sealed.
-            return fail(libc::EXDEV);
+        let way = Move { world, from: &from_place, to: &to_place, exchange };
+        if let Some(sealed) = way.repeats_marker() {
+            self.intents.begin(unique, Intent::Hide);
+            self.intents.hide(sealed, from_place.inner());
+            self.table.cut(from.0, &from.1);
+            return Ok(Step::Renamed);
         }
+        let may = way.of_sealed(|| self.kind_at(from), || self.kind_at(to));
+        if may == fail(libc::EBUSY) {
+            self.node.note(format!(
+                "{from_path}: not renamed, for it was changed since it was sealed: set its .complete again first"
+            ));
+        }
+        may?;
         let leaves = from_place.dataset() != to_place.dataset();
         self.ready_to_move(world, (&from_path, &from_place), (from.0, &from.1), leaves, caller)?;
         if exchange {
@@ -258,48 +221,27 @@ impl FileSystem {
                     self.intents.show(sealed, &to_place.inner());
                 }
             }
-            _ => Self::need_open(world, &to_place)?,
+            _ => world.need_open(&to_place)?,
         }
         if self.view.names().fixed(&from_path) || self.view.names().fixed(&to_path) {
             return fail(libc::EBUSY);
         }
         let source = self.kind_at(from)?;
-        if to_place.is_marker() && source != FileType::RegularFile {
+        if to_place.is_marker() && source != Kind::File {
             return fail(libc::EPERM);
         }
         let replaced = self.stat_at(to)?;
-        let target = replaced.map(|stat| FileType::from_raw_mode(stat.st_mode));
-        let directory = source == FileType::Directory || exchange && target == Some(FileType::Directory);
-        let global = |place: &Place| !matches!(place, Place::Outside | Place::Top);
-        if directory && (global(&from_place) || global(&to_place)) {
-            if !(global(&from_place) && global(&to_place)) {
-                // Between scratch and the checkpoint path a directory would change from this node's
-                // to everybody's.
-                return fail(libc::EXDEV);
-            }
-            if source != FileType::Directory || exchange && target != Some(FileType::Directory) {
-                return fail(libc::EXDEV);
-            }
-            if target.is_some_and(|kind| kind != FileType::Directory) {
-                return fail(libc::ENOTDIR);
-            }
-            // Whole directories move: nothing in them may change or be frozen meanwhile.
-            if world.frozen(&from_place) || world.frozen(&to_place) {
-                return Err(Stop::Wait);
-            }
-            if flags.contains(RenameFlags::WHITEOUT) {
-                return fail(libc::EINVAL);
-            }
+        let target = replaced.as_ref().map(kind_of);
+        if way.scope(source, target, flags.contains(RenameFlags::WHITEOUT))? == Scope::Everywhere {
             let no_replace = flags.contains(RenameFlags::NOREPLACE);
             return Ok(Step::Global(DirOp::Rename { from: from_path, to: to_path, no_replace, exchange }));
         }
         let (from_dir, to_dir) = (self.directory_of(from.0, &from.1)?, self.directory_of(to.0, &to.1)?);
         // A marker that is not listed is not there for the program that says NOREPLACE.
         let flags = if to_place.is_marker() { flags - RenameFlags::NOREPLACE } else { flags };
-        let file = source == FileType::RegularFile;
-        self.note_move(world, &from_place, &to_place, file, caller)?;
+        self.note_move(world, &from_place, &to_place, source == Kind::File, caller)?;
         if exchange {
-            self.note_move(world, &to_place, &from_place, target == Some(FileType::RegularFile), caller)?;
+            self.note_move(world, &to_place, &from_place, target == Some(Kind::File), caller)?;
         }
         if unique != 0
             && let Some(moved) = self.key_of_name(from)?
@@ -314,9 +256,13 @@ impl FileSystem {
             Self::keep_nameless(sealed, &replaced);
         }
         self.table.rename((from.0, &from.1), (to.0, &to.1), exchange);
-        if self.view.is_mark(&to_place) && source == FileType::RegularFile {
+        if self.view.is_mark(&to_place) && source == Kind::File {
             return Ok(Step::Marker(to_place.dataset().unwrap_or_default().to_vec()));
         }
         Ok(Step::Renamed)
     }
+}
+
+fn kind_of(stat: &Stat) -> Kind {
+    Kind::of(FileType::from_raw_mode(stat.st_mode))
 }

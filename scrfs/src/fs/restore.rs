@@ -215,10 +215,8 @@ impl FileSystem {
             }
             for path in sealed.removed().into_iter().filter(|_| !sealed.has_next()) {
                 // Its file stays in the tree, and is no name of it any more.
-                if let Some((dir, name)) = top.concat(&path).ok().as_ref().and_then(RelPath::split_last)
-                    && let Some(parent) = self.table.find(&dir)
-                {
-                    self.table.cut(parent, name);
+                if let Ok(path) = top.concat(&path) {
+                    self.table.cut_path(&path);
                 }
             }
         }

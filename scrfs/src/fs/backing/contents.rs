@@ -1,13 +1,15 @@
 //! What is in the trees.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rustix::fs::{FileType, OFlags, Stat};
 
 use super::trees::Trees;
 use crate::errno::Errno;
-use crate::fs::attr::stat_of;
+use crate::fs::attr::{Kind, key_of, stat_of};
 use crate::fs::errno::fail;
+use crate::fs::inodes::{Backing, Key};
 use crate::path::RelPath;
 use crate::store::beneath;
 
@@ -17,10 +19,29 @@ impl Trees {
         stat_of(self.open(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?).ok()
     }
 
+    /// What `path` is known by; an error where it is not there.
+    pub(crate) fn key(&self, path: &RelPath) -> Result<Key, Errno> {
+        Ok(key_of(&stat_of(self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?)?))
+    }
+
+    /// `path`, for an inode to stand for it.
+    pub(crate) fn backing(&self, path: &RelPath) -> Result<Backing, Errno> {
+        let fd = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let key = key_of(&stat_of(&fd)?);
+        Ok(Backing { fd: Arc::new(fd), key })
+    }
+
     /// What kind of file `path` is.
-    pub(crate) fn kind_of(&self, path: &RelPath) -> Result<FileType, Errno> {
+    pub(crate) fn kind_of(&self, path: &RelPath) -> Result<Kind, Errno> {
         let stat = stat_of(self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?)?;
-        Ok(FileType::from_raw_mode(stat.st_mode))
+        Ok(Kind::of(FileType::from_raw_mode(stat.st_mode)))
+    }
+
+    /// The directory `path` has no names.
+    pub(crate) fn is_empty(&self, path: &RelPath) -> Result<bool, Errno> {
+        let quiet = if self.privileged { OFlags::NOATIME } else { OFlags::empty() };
+        let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY | quiet)?;
+        Ok(beneath::entries(&dir)?.next().is_none())
     }
 
     /// Names directly in a directory of the tree, without reserved ones.

@@ -234,6 +234,14 @@ impl Table {
         Some((self.find(&above)?, name))
     }
 
+    /// `path` stands for something else, or for nothing; false when its directory is not known.
+    pub(crate) fn cut_path(&self, path: &RelPath) -> bool {
+        self.known_above(path).is_some_and(|(parent, name)| {
+            self.cut(parent, name);
+            true
+        })
+    }
+
     /// Follows a rename below the mount. Under a parent that the kernel does not know nothing is
     /// known: what moved there is found again by its next lookup.
     pub(crate) fn move_names(&self, from: (&RelPath, &[u8]), to: (&RelPath, &[u8]), exchange: bool) {

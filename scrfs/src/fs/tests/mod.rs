@@ -240,7 +240,7 @@ impl Bench {
     }
 }
 
-fn catalog(id: u64, name: &str, files: &[(&str, u64)]) -> Catalog {
+pub(super) fn catalog(id: u64, name: &str, files: &[(&str, u64)]) -> Catalog {
     let entry = |path: RelPath, kind| Sealed {
         path,
         kind,

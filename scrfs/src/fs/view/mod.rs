@@ -2,20 +2,29 @@
 //!
 //! In reading order: `place` says what a path means, `rules` what the job's settings make of names;
 //! `sealed` is how one sealed dataset is seen, and `world` all that an operation must respect at
-//! the moment. What decides opens no file and asks no clock: what is in the trees, or in /proc, is
+//! the moment; `votes` and `moves` are the rules for directory operations and for rename(2),
+//! `lifetimes` how long the kernel may keep what it is told. What decides opens no file and asks no clock: what is in the trees, or in /proc, is
 //! handed in. [`View`] is what threads share of it.
 
+mod lifetimes;
+mod moves;
 mod place;
 mod rules;
 mod sealed;
+#[cfg(test)]
+mod tests;
+mod votes;
 mod world;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub(crate) use self::lifetimes::{LOCAL, Lifetimes};
+pub(crate) use self::moves::{Move, Scope};
 pub(crate) use self::place::{Namespace, Place, RESERVED_AT_ROOT};
 pub(crate) use self::rules::{FlatName, Rules};
 pub(crate) use self::sealed::{Name, Sealed};
+pub(crate) use self::votes::Target;
 pub(crate) use self::world::{World, paths_of};
 use crate::lock::{Rank, ReadGuard, RwLock, WriteGuard};
 use crate::path::RelPath;

@@ -12,7 +12,7 @@ use crate::boundary::Generation;
 use crate::dataset::MARKER;
 use crate::dataset::{CatalogIndex, Entry, EntryKind, Names, Stamp};
 use crate::errno::Errno;
-use crate::fs::attr::{Attr, Changes, stat_of};
+use crate::fs::attr::{Attr, Changes, Kind};
 use crate::fs::inodes::{Backing, Key};
 use crate::ids::DatasetId;
 use crate::keep::records::{SealedMark, mark_of};
@@ -169,11 +169,11 @@ impl Sealed {
         self.view.read().own.iter().any(|backing| backing.key == key)
     }
 
-    pub(crate) fn set_own(&self, backing: Backing) {
+    /// A file shares no bytes with the sealed ones. What is not `wanted` any more is forgotten.
+    pub(crate) fn set_own(&self, backing: Backing, wanted: impl Fn(&Backing) -> bool) {
         let mut view = self.view.write();
         view.kept.remove(&backing.key);
-        // What has no name left takes room for nothing.
-        view.own.retain(|own| own.key != backing.key && stat_of(&own.fd).is_ok_and(|stat| stat.st_nlink > 1));
+        view.own.retain(|own| own.key != backing.key && wanted(own));
         view.own.truncate(OWN_MAX - 1);
         view.own.push_front(backing);
     }
@@ -237,6 +237,11 @@ impl Sealed {
         self.index.entry(path).or_else(|| self.implied.get(path))
     }
 
+    /// What `path` is, unless it is hidden.
+    pub(crate) fn kind(&self, path: &RelPath) -> Option<Kind> {
+        self.entry(path).map(Kind::of_entry)
+    }
+
     /// The attributes of `path` under number `nodeid`, unless it is hidden. The marker's are those
     /// of an empty file.
     pub(crate) fn attr(&self, nodeid: u64, path: &RelPath) -> Option<Attr> {
@@ -258,9 +263,9 @@ impl Sealed {
     }
 
     /// chmod, chown and utimensat, in this view.
-    pub(crate) fn change(&self, path: &RelPath, changes: &Changes) -> Result<(), Errno> {
+    pub(crate) fn change(&self, path: &RelPath, changes: &Changes, now: Stamp) -> Result<(), Errno> {
         let mut attr = self.attr(0, path).ok_or(Errno(libc::ENOENT))?;
-        attr.change(changes);
+        attr.change(changes, now);
         self.view.write().given.insert(path.clone(), attr);
         Ok(())
     }
@@ -299,6 +304,14 @@ impl Sealed {
         drop(view);
         let marker = (dir.is_root() && self.shows_marker()).then(|| (MARKER.to_vec(), Name::Marker));
         names.into_iter().chain(marker).collect()
+    }
+
+    /// Files directly in `dir` that are on other nodes, where `tree` are the names in the tree.
+    pub(crate) fn names_elsewhere(&self, dir: &RelPath, tree: &HashSet<Vec<u8>>) -> Vec<Vec<u8>> {
+        let is_file =
+            |what: &Name<'_>| matches!(what, Name::Entry(entry) if matches!(entry.kind, EntryKind::File(_)));
+        let names = self.children(dir).into_iter();
+        names.filter(|(name, what)| is_file(what) && !tree.contains(name)).map(|(name, _)| name).collect()
     }
 
     /// All sealed names that programs may have seen.

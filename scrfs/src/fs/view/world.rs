@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::place::Place;
 use super::sealed::Sealed;
 use crate::control::DirOp;
+use crate::fs::errno::{Need, Stop};
+use crate::fs::inodes::Key;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 
@@ -136,6 +138,42 @@ impl World {
         self.sealed.values()
     }
 
+    /// A change is about to be made at `place`: if its dataset is sealed, the next generation has to
+    /// begin first.
+    pub(crate) fn need_open(&self, place: &Place) -> Result<(), Stop> {
+        match self.sealed(place) {
+            Some(sealed) => Err(Stop::Need(Need::NextGeneration(sealed.id()))),
+            None => Ok(()),
+        }
+    }
+
+    /// A directory gets the name of a sealed file that was removed on this node: all others have to
+    /// hear of that first.
+    pub(crate) fn need_gone(&self, path: &RelPath, place: &Place) -> Result<(), Stop> {
+        match self.base(place) {
+            Some(sealed) if !place.is_marker() && sealed.is_removed_here(&place.inner()) => {
+                Err(Stop::Need(Need::Gone(path.clone())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// May a file be resized now? `written` as for [`World::stops`].
+    pub(crate) fn may_resize(
+        &self,
+        path: &RelPath,
+        place: &Place,
+        written: impl FnOnce() -> bool,
+    ) -> Result<(), Stop> {
+        let stops = || matches!(place, Place::Inside { .. }) && self.stops(place, written) || self.held(path);
+        if !place.is_marker() && stops() { Err(Stop::Wait) } else { Ok(()) }
+    }
+
+    /// The file without a name is still a sealed dataset's.
+    pub(crate) fn keeps(&self, key: Key) -> bool {
+        self.all_sealed().any(|sealed| sealed.is_kept(key))
+    }
+
     pub(crate) fn seal(&mut self, sealed: Arc<Sealed>) {
         self.thaw(sealed.name());
         self.sealed.insert(sealed.name().to_vec(), sealed);
@@ -144,5 +182,62 @@ impl World {
     pub(crate) fn unlist(&mut self, id: DatasetId) -> Option<Arc<Sealed>> {
         let name = self.sealed.values().find(|sealed| sealed.id() == id)?.name().to_vec();
         self.sealed.remove(&name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::view::tests::{at, path, world};
+
+    #[test]
+    fn what_is_frozen_waits_save_for_files_that_the_seal_waits_for() {
+        let mut world = world();
+        let place = at("ck/a");
+        assert!(!world.stops(&place, || false) && !world.begin_wait(b"ck"));
+        world.freeze(b"ck");
+        assert!(world.stops(&place, || true), "nobody waits for writers yet");
+        assert!(world.begin_wait(b"ck"));
+        assert!(world.stops(&place, || false) && !world.stops(&place, || true));
+        assert!(!world.stops(&at("other/a"), || false));
+        assert!(world.begin_wait(b"ck"), "one has gone on");
+        assert!(!world.begin_wait(b"ck"));
+        assert!(!world.end_wait(b"ck"));
+        world.thaw(b"ck");
+        assert!(!world.stops(&place, || false));
+    }
+
+    #[test]
+    fn what_is_below_a_held_name_is_held() {
+        let mut world = world();
+        let op = DirOp::Remove { path: path("d") };
+        world.hold(op.clone());
+        assert!(world.held(&path("d")) && world.held(&path("d/a")) && !world.held(&path("da")));
+        assert_eq!(world.may_resize(&path("d/a"), &at("d/a"), || false), Err(Stop::Wait));
+        world.release(&op);
+        assert_eq!(world.may_resize(&path("d/a"), &at("d/a"), || false), Ok(()));
+    }
+
+    #[test]
+    fn a_sealed_dataset_is_not_changed_before_its_next_generation_has_begun() {
+        let world = world();
+        let next = Err(Stop::Need(Need::NextGeneration(DatasetId(1))));
+        assert_eq!(
+            [at("sealed/a"), at("open/a"), at("new")].map(|place| world.need_open(&place)),
+            [next, Ok(()), Ok(())]
+        );
+        world.named(b"open").unwrap().hide(path("a"));
+        let gone = Err(Stop::Need(Need::Gone(path("open/a"))));
+        assert_eq!(world.need_gone(&path("open/a"), &at("open/a")), gone);
+        assert_eq!(world.need_gone(&path("open/here"), &at("open/here")), Ok(()));
+    }
+
+    #[test]
+    fn names_on_other_nodes_are_those_that_the_tree_lacks() {
+        let world = world();
+        let open = world.named(b"open").unwrap();
+        open.hide(path("a"));
+        let tree = HashSet::from([b"here".to_vec(), b"new".to_vec()]);
+        assert_eq!(open.names_elsewhere(&RelPath::root(), &tree), [b"changed".to_vec()]);
     }
 }
