@@ -119,8 +119,8 @@ impl StoredDataset {
     }
 }
 
-/// What is known of a dataset by whoever looks for it in the prefix: its age, and the rest as far as
-/// a catalog says it.
+/// What is known of a dataset by whoever looks for it in the prefix: its age, and the rest as far
+/// as a catalog says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// Its epoch and id.
