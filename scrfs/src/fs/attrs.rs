@@ -72,7 +72,7 @@ impl FileSystem {
         let _change = if changes.size.is_some() { self.gate_of_owned(world, id) } else { None };
         let place = self.place_of(id);
         if let Some((path, place)) = &place {
-            if changes.size.is_some() && !self.is_waited_for(changes) {
+            if changes.size.is_some() && !changes.handle.is_some_and(|fh| self.files.is_waited_for(fh)) {
                 let written = || inode.key().is_some_and(|key| self.files.has_writer_to_wait_for(key));
                 world.may_resize(path, place, written)?;
             }
@@ -127,15 +127,6 @@ impl FileSystem {
             rustix::fs::utimensat(CWD, proc_path(&fd), &times, AtFlags::empty())?;
         }
         Ok(())
-    }
-
-    /// The change comes through a handle that may write. The seal waits for that handle, so the
-    /// change must not wait for the seal. No seal waits for a handle that appends.
-    fn is_waited_for(&self, changes: &Changes) -> bool {
-        changes
-            .handle
-            .and_then(|fh| self.files.get(fh).ok())
-            .is_some_and(|handle| handle.writable() && !handle.appends())
     }
 
     /// A change of attributes is one of the next generation; it leaves the bytes shared.

@@ -97,7 +97,7 @@ impl FileSystem {
         let step = move |fs: &Self, world: &World| {
             let spot = fs.spot_to_make(world, parent, &name)?;
             if spot.dataset().is_some() {
-                fs.announce_in(world, caller, &fs.path_in(spot.parent, &spot.name)?, Grows::Yes)?;
+                fs.announce_in(world, caller, &fs.table.path_in(spot.parent, &spot.name)?, Grows::Yes)?;
             }
             fs.create_now(world, caller, spot.parent, &spot.name, mode, flags)
         };
@@ -183,7 +183,7 @@ impl FileSystem {
         (parent, name): (u64, &[u8]),
         grows: Grows,
     ) -> Result<(), Errno> {
-        let path = self.path_in(parent, name)?;
+        let path = self.table.path_in(parent, name)?;
         let place = self.view.place(&path);
         if !self.is_announced(&path, &place) || self.view.world().base(&place).is_some() {
             return Ok(());

@@ -52,7 +52,7 @@ impl FileSystem {
     ) -> Result<Step<Entry>, Stop> {
         let _change = self.table.change(parent);
         if self.intents.asked_before(caller.unique) {
-            let path = self.path_in(parent, name)?;
+            let path = self.table.path_in(parent, name)?;
             return Ok(Step::Global(self.make_op(caller, path, parent, mode)?));
         }
         let made = self.intents.has_made(caller.unique, &*self.table.get(parent)?.fd()?, name)?;
@@ -104,7 +104,7 @@ impl FileSystem {
     fn rmdir_now(&self, world: &World, caller: Caller, parent: u64, name: &[u8]) -> Result<Step<()>, Stop> {
         let _change = self.table.change(parent);
         if self.intents.asked_before(caller.unique) {
-            return Ok(Step::Global(DirOp::Remove { path: self.path_in(parent, name)? }));
+            return Ok(Step::Global(DirOp::Remove { path: self.table.path_in(parent, name)? }));
         }
         let (path, place) = self.may_change(world, parent, name)?;
         if self.view.names().fixed(&path) {

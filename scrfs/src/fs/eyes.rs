@@ -13,9 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::attr::{Attr, Changes, Kind, stat_of};
 use super::errno::fail;
-use super::files::{DirEntry, Handle};
+use super::files::{DirEntry, Handle, Taken};
 use super::inodes::{EYES, Inode, ROOT, is_eye};
-use super::listing::Taken;
 use super::names::Entry;
 use super::node::NodeLink;
 use super::open::{Data, Opened};

@@ -147,7 +147,7 @@ impl FileSystem {
         parent: u64,
         name: &'a [u8],
     ) -> Result<Spot<'a>, Errno> {
-        let path = self.path_in(parent, name)?;
+        let path = self.table.path_in(parent, name)?;
         if self.has_flat_file(world, &path) { fail(libc::ENOTDIR) } else { Ok(Spot::plain(parent, name)) }
     }
 

@@ -129,11 +129,9 @@ impl FileSystem {
             if place.is_marker() {
                 continue;
             }
-            let now = self.trees.key(&path);
-            if now != Ok(backing.key) && self.table.cut_path(&path) {
-                if !inode.passthrough_in_use() && !self.files.has(id) {
-                    self.table.detach(&inode);
-                }
+            let replaced = self.trees.key(&path) != Ok(backing.key) && self.table.cut_path(&path);
+            if replaced && !inode.passthrough_in_use() && !self.files.has(id) {
+                self.table.detach(&inode);
             }
         }
     }
@@ -167,7 +165,7 @@ impl FileSystem {
         let known = self.table.known(parent, name).and_then(|id| self.table.get(id).ok());
         if let Some(inode) = known.filter(|inode| inode.backing().is_none()) {
             // It may have been brought here since.
-            self.attach_from_tree(&inode, &self.path_in(parent, name)?);
+            self.attach_from_tree(&inode, &self.table.path_in(parent, name)?);
         }
         let mut entry = match self.lookup_backed(place, parent, name) {
             Err(Errno(libc::ENOENT)) => {

@@ -11,7 +11,7 @@ use super::FileSystem;
 use super::attr::Kind;
 use super::errno::fail;
 use super::eyes::{Eyes, is_directory_handle};
-use super::files::{DirEntry, DirHandle, Snapshot};
+use super::files::{DirEntry, DirHandle, Snapshot, Taken};
 use super::inodes::{Inode, ROOT};
 use super::names::Entry;
 use super::view::{Name, Place, World};
@@ -19,17 +19,6 @@ use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::path::RelPath;
 use crate::store::beneath;
-
-/// What became of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
-    /// There was no room for it.
-    Full,
-    /// Its name was listed.
-    Name,
-    /// It was listed with its attributes, for the kernel to remember.
-    Entry,
-}
 
 /// For whom a directory is read: a program's reading is an access, which its times tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,11 +33,11 @@ impl FileSystem {
         failed: impl FnOnce(&Self, T) + Send + 'static,
         done: Done<T>,
     ) -> Done<T> {
-        let loose = |(parent, name): &(u64, &[u8])| match self.view.place(&self.path_in(*parent, name).ok()?)
-        {
-            Place::Entry(loose) if !self.is_flat_name(*parent, name) => Some(loose),
-            _ => None,
-        };
+        let loose =
+            |(parent, name): &(u64, &[u8])| match self.view.place(&self.table.path_in(*parent, name).ok()?) {
+                Place::Entry(loose) if !self.is_flat_name(*parent, name) => Some(loose),
+                _ => None,
+            };
         let names: Vec<Vec<u8>> = names.iter().filter_map(loose).collect();
         if names.is_empty() {
             return done;

@@ -1,12 +1,18 @@
-//! The mounted tree: what programs see, over the backing tree in the cache.
+//! The mounted tree: what programs see, over the backing trees in the cache.
 //!
-//! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. In reading
-//! order: `view` decides what is seen, without I/O; `inodes` keeps the inodes; `names`, `create`, `rename`, `data`, `attrs`, `listing` are the
-//! operations; `loose` brings pointer files to other nodes; `flat` finds files of datasets in the
-//! checkpoint path; `roots` where things are when the mount has several stores; `generation` what
-//! changes in sealed datasets need; `directory` and `marker` are those that other nodes take part
-//! in; `eyes` are files that are not there, `meter` records what is done with files; `tree` is what
-//! the node asks of the mount ([`MountedTree`]).
+//! No FUSE in here: the adapter in `crate::fuse` decodes requests and encodes answers. A
+//! [`FileSystem`] is its owners, and the operations over them. The owners, in reading order: `view`
+//! is what is seen, and decides without I/O; `backing` opens and changes the directories of the
+//! cache, in one store or several; `inodes` are those that the kernel knows, `files` what programs
+//! have open; `intent` is what a request was about to do; `waits` is who waits; `node` and `kernel`
+//! are the two neighbours; `caller` is what /proc tells of programs, `eyes` files that are not
+//! there.
+//!
+//! The operations: `names`, `create`, `rename`, `remove`, `open`, `data`, `attrs` and `listing`,
+//! tried by `wait`; `loose` brings pointer files to other nodes; `flat` finds files of datasets in
+//! the checkpoint path; `generation` is what changes in sealed datasets need; `directory` and
+//! `marker` are those that other nodes take part in; `restore` takes over from a predecessor;
+//! `tree` is what the node asks of the mount ([`MountedTree`]).
 //!
 //! [`MountedTree`]: crate::boundary::MountedTree
 
@@ -57,13 +63,12 @@ use self::caller::Processes;
 pub use self::create::NewNode;
 use self::eyes::Eyes;
 use self::files::OpenFiles;
-pub use self::files::{DirEntry, Handle, Registered};
+pub use self::files::{DirEntry, Handle, Registered, Taken};
 pub use self::inodes::ROOT;
 use self::inodes::Table;
 use self::intent::Intents;
 pub use self::kernel::DataMode;
 use self::kernel::Kernel;
-pub use self::listing::Taken;
 pub use self::names::{Entry, Suspects};
 use self::node::NodeLink;
 pub use self::open::{Data, Opened};

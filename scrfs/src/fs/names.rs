@@ -100,17 +100,8 @@ impl FileSystem {
         done(self.lookup(parent, name));
     }
 
-    /// The path of `name` in directory `parent`; ENOENT when the directory was removed.
-    pub(crate) fn path_in(&self, parent: u64, name: &[u8]) -> Result<RelPath, Errno> {
-        if is_eye(parent) {
-            return fail(libc::EPERM);
-        }
-        let dir = self.table.path(parent).ok_or(Errno(libc::ENOENT))?;
-        Ok(dir.join(name)?)
-    }
-
     pub(crate) fn lookup_in(&self, world: &World, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
-        let path = self.path_in(parent, name)?;
+        let path = self.table.path_in(parent, name)?;
         let place = self.view.place(&path);
         if self.view.names().reserved(&path) || self.hides(world, &place) {
             return fail(libc::ENOENT);
@@ -120,7 +111,7 @@ impl FileSystem {
 
     /// The directory of a flat dataset too.
     pub(crate) fn lookup_hidden(&self, world: &World, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
-        let place = self.view.place(&self.path_in(parent, name)?);
+        let place = self.view.place(&self.table.path_in(parent, name)?);
         self.lookup_at(world, &place, parent, name)
     }
 
@@ -318,7 +309,7 @@ impl FileSystem {
         name: &[u8],
         other: Option<Key>,
     ) -> Result<(RelPath, Place), Stop> {
-        let path = self.path_in(parent, name)?;
+        let path = self.table.path_in(parent, name)?;
         if self.view.names().reserved(&path) {
             return fail(libc::EPERM);
         }

@@ -103,7 +103,7 @@ impl FileSystem {
             self.spot_to_make(world, to.0, &to.1)?
         };
         if target.dataset().is_some() && self.kind_at(&source.at()) == Ok(Kind::File) {
-            self.announce_in(world, caller, &self.path_in(target.parent, &target.name)?, Grows::No)?;
+            self.announce_in(world, caller, &self.table.path_in(target.parent, &target.name)?, Grows::No)?;
         }
         let left = source.dataset().filter(|name| target.dataset() != Some(name)).map(<[u8]>::to_vec);
         Ok((self.rename_now(world, caller, &source.at(), &target.at(), flags)?, left))

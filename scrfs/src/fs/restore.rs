@@ -5,13 +5,12 @@
 //! unlinked under the name by which it was opened, are looked for in the tree. A sealed name
 //! without a descriptor is found by its mark.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, Stat};
+use rustix::fs::{FileType, Mode, Stat};
 
 use super::FileSystem;
 use super::attr::{key_of, stat_of};
@@ -23,9 +22,6 @@ use crate::errno::Errno;
 use crate::keep::keeper::Keepers;
 use crate::keep::records::{KeptFile, KeptInode, mark_of};
 use crate::path::RelPath;
-
-/// The kernel's text for a path whose last name is gone.
-const GONE: &[u8] = b" (deleted)";
 
 impl FileSystem {
     /// Takes over what `keepers` and the state memory hold, before anything else happens to the
@@ -63,12 +59,12 @@ impl FileSystem {
     /// Gives inodes their names; those without a descriptor, which are in `wanted`, where they can
     /// be found.
     fn restore_names(&self, inodes: &[Arc<Inode>], mut wanted: HashMap<Key, u64>) -> Result<(), Errno> {
-        let trees = self.tree_paths()?;
+        let trees = self.trees.kernel_paths()?;
         let mut paths: Vec<(RelPath, u64)> = Vec::with_capacity(inodes.len());
         for inode in inodes {
             let Some(backing) = inode.backing() else { continue };
             let stat = stat_of(&backing.fd)?;
-            match self.kept_path(&backing, &stat, &trees)? {
+            match self.trees.path_of(&backing, &stat, &trees)? {
                 Some(path) if single(&stat) => paths.push((path, inode.id)),
                 None if single(&stat) && stat.st_nlink == 0 => {}
                 found => {
@@ -78,7 +74,7 @@ impl FileSystem {
             }
         }
         if !wanted.is_empty() {
-            paths.extend(self.find_all(&wanted)?);
+            paths.extend(self.trees.find_all(&wanted)?);
         }
         // A directory's path is shorter than those below it.
         paths.sort_by_key(|(path, _)| path.as_bytes().len());
@@ -86,60 +82,6 @@ impl FileSystem {
             self.table.link_kept(&path, id);
         }
         Ok(())
-    }
-
-    /// The path at which the kernel sees a descriptor's file, relative to its store's tree.
-    fn kept_path(&self, backing: &Backing, stat: &Stat, trees: &[Vec<u8>]) -> Result<Option<RelPath>, Errno> {
-        if stat.st_nlink == 0 {
-            return Ok(None);
-        }
-        let text = path_text(&backing.fd)?;
-        let below = |tree: &Vec<u8>| text.strip_prefix(&**tree)?.strip_prefix(b"/");
-        let found = trees.iter().enumerate().find_map(|(store, tree)| Some((store, below(tree)?)));
-        let Some((store, path)) = found else { return Ok(None) };
-        let Ok(path) = RelPath::new(path) else { return Ok(None) };
-        if path.as_bytes().ends_with(GONE) {
-            // A name may end so.
-            let tree = &self.trees.all()[store].tree;
-            let there = rustix::fs::statat(tree, path.as_path(), AtFlags::SYMLINK_NOFOLLOW);
-            return Ok(there.is_ok_and(|there| key_of(&there) == backing.key).then_some(path));
-        }
-        Ok(Some(path))
-    }
-
-    /// Where the trees are in the kernel's eyes.
-    fn tree_paths(&self) -> Result<Vec<Vec<u8>>, Errno> {
-        self.trees.all().iter().map(|root| path_text(&root.tree)).collect()
-    }
-
-    /// All names in the trees of the inodes in `wanted`.
-    fn find_all(&self, wanted: &HashMap<Key, u64>) -> Result<Vec<(RelPath, u64)>, Errno> {
-        let numbers: HashSet<u64> = wanted.keys().map(|key| key.1).collect();
-        let mut found = Vec::new();
-        let mut pending: Vec<(usize, RelPath)> =
-            (0..self.trees.all().len()).map(|store| (store, RelPath::root())).collect();
-        while let Some((store, dir)) = pending.pop() {
-            let Ok(fd) = self.trees.all()[store].read(&dir) else { continue };
-            for entry in Dir::read_from(&fd)? {
-                let entry = entry?;
-                let name = entry.file_name().to_bytes();
-                if name == b"." || name == b".." {
-                    continue;
-                }
-                let path = dir.join(name)?;
-                let directory = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
-                if numbers.contains(&entry.ino())
-                    && let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW)
-                    && let Some(id) = wanted.get(&key_of(&stat))
-                {
-                    found.push((path.clone(), *id));
-                }
-                if directory {
-                    pending.push((store, path));
-                }
-            }
-        }
-        Ok(found)
     }
 
     fn restore_handles(&self, keepers: &Keepers, registrations: &HashMap<u64, u32>) {
@@ -240,8 +182,4 @@ impl FileSystem {
 /// One name at most: a directory, or a file without hard links.
 fn single(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory || stat.st_nlink <= 1
-}
-
-fn path_text(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
-    Ok(std::fs::read_link(super::proc_path(fd))?.into_os_string().into_vec())
 }

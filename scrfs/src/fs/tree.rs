@@ -3,7 +3,7 @@
 //! `scrfs-local`, freezes in `scrfs-freeze`, seals and presenting in `scrfs-records`, removals in
 //! `scrfs-evict`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl MountedTree for FileSystem {
 
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno> {
         let top = self.view.names().dataset_path(name)?;
-        let handles = self.writable_handles();
+        let handles = self.files.writable();
         let mut found = Vec::new();
         for (inner, _) in self.trees.regular_files(name)? {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
@@ -350,17 +350,6 @@ impl FileSystem {
             self.node.note("what is not sealed is out of sight, but still being deleted".into());
         }
         Ok(())
-    }
-
-    /// Handles that may write, by the file behind them.
-    fn writable_handles(&self) -> HashMap<Key, Vec<Arc<Handle>>> {
-        let mut found: HashMap<Key, Vec<Arc<Handle>>> = HashMap::new();
-        for handle in self.files.all().into_iter().filter(|handle| handle.writable()) {
-            if let Some(backing) = handle.inode.backing() {
-                found.entry(backing.key).or_default().push(handle);
-            }
-        }
-        found
     }
 
     /// The file at `inner` is open for writing.

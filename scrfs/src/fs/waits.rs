@@ -194,3 +194,37 @@ impl<F> Waits<F> {
         self.quiet.lock().retain(|(name, _)| name != dataset);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::Agenda;
+
+    fn waiter(wanted: Wanted) -> Waiter<()> {
+        Waiter { caller: Caller::default(), wanted, again: Box::new(|_, _| {}) }
+    }
+
+    #[test]
+    fn a_wait_ends_by_a_change_by_its_bound_or_by_the_node() {
+        let agenda = Arc::new(Agenda::default());
+        let waits = Waits::new(Hands::Agenda(Arc::clone(&agenda)));
+        let queue = |wanted| waits.queue(waiter(wanted), || Err(io::Error::other("nobody watches")));
+        let (bound, number) = (Wanted::Change(waits.deadline()), waits.number());
+        assert!(queue(bound).is_empty() && queue(Wanted::Met(number)).is_empty());
+        assert!(waits.changed().is_empty() && waits.overdue().is_empty() && waits.count() == 2);
+        waits.wake();
+        assert_eq!((waits.changed().len(), waits.changed().len(), waits.count()), (1, 0, 1));
+        queue(bound);
+        agenda.pass(WAIT_BOUND);
+        let ended: Vec<Errno> = waits.overdue().into_iter().map(|(_, error)| error).collect();
+        assert_eq!(ended, [Errno(libc::ETIMEDOUT)]);
+        assert!(waits.take(number).is_some() && waits.take(number).is_none());
+    }
+
+    #[test]
+    fn without_a_thread_that_watches_all_waiters_are_given_back() {
+        let waits = Waits::new(Hands::Threads);
+        let refused = waits.queue(waiter(Wanted::Met(1)), || Err(io::Error::other("none")));
+        assert_eq!((refused.len(), waits.count()), (1, 0));
+    }
+}

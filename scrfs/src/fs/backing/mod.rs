@@ -9,6 +9,7 @@ mod doomed;
 mod removals;
 mod rights;
 mod roots;
+mod search;
 mod trees;
 
 pub(crate) use self::directories::open_path;

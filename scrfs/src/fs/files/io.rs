@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::handles::{Handle, OpenFiles};
+use super::handles::Handle;
 use super::meter::Failing;
+use super::open_files::OpenFiles;
 use crate::errno::Errno;
 use crate::fs::bound::Bound;
 use crate::fs::errno::fail;

@@ -6,12 +6,15 @@
 mod handles;
 mod io;
 mod meter;
+mod open_files;
 mod pages;
 mod snapshot;
 
-pub(crate) use self::handles::{DirHandle, OpenFiles};
-pub use self::handles::{Handle, Registered};
+pub(crate) use self::handles::DirHandle;
+pub use self::handles::Handle;
 pub(crate) use self::io::{own_flags, served, write_all};
 pub(crate) use self::meter::Failing;
-pub use self::snapshot::DirEntry;
+pub(crate) use self::open_files::OpenFiles;
+pub use self::open_files::Registered;
 pub(crate) use self::snapshot::Snapshot;
+pub use self::snapshot::{DirEntry, Taken};

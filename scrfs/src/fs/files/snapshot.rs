@@ -25,6 +25,17 @@ pub struct DirEntry {
     pub ino: u64,
 }
 
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// There was no room for it.
+    Full,
+    /// Its name was listed.
+    Name,
+    /// It was listed with its attributes, for the kernel to remember.
+    Entry,
+}
+
 /// A listing.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {

@@ -21,6 +21,7 @@ use super::parked::{Pool, too_many};
 use super::partings::{Moment, Partings};
 use crate::errno::Errno;
 use crate::fs::bound::Bound;
+use crate::fs::errno::fail;
 use crate::fs::node::NodeLink;
 use crate::keep::Keep;
 use crate::keep::records::{KeptInode, SealedMark};
@@ -204,8 +205,8 @@ impl Table {
         self.nodes.lock().cut(parent, name);
     }
 
-    /// The names at and below `path` are gone, and the kernel may go on knowing what they stood for:
-    /// bytes of it are held only where somebody has it open.
+    /// The names at and below `path` are gone, and the kernel may go on knowing what they stood
+    /// for: bytes of it are held only where somebody has it open.
     pub(crate) fn let_tree_go(&self, path: &RelPath) {
         let top = self.find(path);
         self.let_below_go(path);
@@ -293,6 +294,15 @@ impl Table {
     /// The path of an inode, by its first name; `None` when it has none any more.
     pub(crate) fn path(&self, id: u64) -> Option<RelPath> {
         self.nodes.lock().path(id)
+    }
+
+    /// The path of `name` in directory `parent`; ENOENT when the directory was removed.
+    pub(crate) fn path_in(&self, parent: u64, name: &[u8]) -> Result<RelPath, Errno> {
+        if is_eye(parent) {
+            return fail(libc::EPERM);
+        }
+        let dir = self.path(parent).ok_or(Errno(libc::ENOENT))?;
+        Ok(dir.join(name)?)
     }
 
     /// Takes in inodes that a predecessor left, without names; [`Table::link_kept`] gives them

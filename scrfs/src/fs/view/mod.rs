@@ -3,8 +3,8 @@
 //! In reading order: `place` says what a path means, `rules` what the job's settings make of names;
 //! `sealed` is how one sealed dataset is seen, and `world` all that an operation must respect at
 //! the moment; `votes` and `moves` are the rules for directory operations and for rename(2),
-//! `lifetimes` how long the kernel may keep what it is told. What decides opens no file and asks no clock: what is in the trees, or in /proc, is
-//! handed in. [`View`] is what threads share of it.
+//! `lifetimes` how long the kernel may keep what it is told. What decides opens no file and asks no
+//! clock: what is in the trees, or in /proc, is handed in. [`View`] is what threads share of it.
 
 mod lifetimes;
 mod moves;

@@ -42,8 +42,9 @@ impl<'a> Move<'a> {
     ) -> Result<(), Errno> {
         let (from, to) = (self.world.base(self.from), self.world.base(self.to));
         if let (Place::Entry(_), Some(sealed)) = (self.from, from) {
-            // On EXDEV `mv` would copy all but the marker, which is not listed, and then remove what
-            // is protected. Else: its records name it by its directory.
+            // Records name a dataset by its directory. But on EXDEV `mv` copies and then removes.
+            // Of a changed dataset it would copy all but the marker, which is not listed, and then
+            // remove what is protected.
             let changed = sealed.has_next() || !sealed.shows_marker();
             return fail(if changed { libc::EBUSY } else { libc::EXDEV });
         }

@@ -60,15 +60,16 @@ impl World {
         is_asked: bool,
     ) -> Result<bool, Errno> {
         if let Some(sealed) = self.sealed(place) {
-            // A file that is removed before a directory gets its name; or it is hidden here already,
-            // and what another node wants is done.
+            // A file that is removed before a directory gets its name; or it is hidden here
+            // already, and what another node wants is done.
             return Ok(sealed.kind(&place.inner()) == Some(Kind::Directory));
         }
         match there() {
             Ok(Kind::Directory) => Ok(true),
             // The same of a file that is as it was sealed.
             Ok(_) if self.is_as_sealed(place) => Ok(false),
-            // Removed here already, or never made for want of room: what another node wants is done.
+            // Removed here already, or never made for want of room: what another node wants is
+            // done.
             Err(Errno(libc::ENOENT)) if self.open(place).is_some() || !is_asked => Ok(false),
             other => other.and_then(|_| fail(libc::ENOTDIR)),
         }

@@ -138,8 +138,8 @@ impl World {
         self.sealed.values()
     }
 
-    /// A change is about to be made at `place`: if its dataset is sealed, the next generation has to
-    /// begin first.
+    /// A change is about to be made at `place`: if its dataset is sealed, the next generation has
+    /// to begin first.
     pub(crate) fn need_open(&self, place: &Place) -> Result<(), Stop> {
         match self.sealed(place) {
             Some(sealed) => Err(Stop::Need(Need::NextGeneration(sealed.id()))),
