@@ -442,7 +442,7 @@ const WIDE: [(&str, usize); 20] = [
     ("scrfs/src/control/settings.rs: Settings", 20),
     ("scrfs/src/daemon/node.rs: Node", 24),
     ("scrfs/src/daemon/node.rs: NodeConfig", 17),
-    ("scrfs/src/daemon/state.rs: State", 16),
+    ("scrfs/src/daemon/state.rs: State", 15),
     ("scrfs/src/doctor/facts.rs: Facts", 18),
     ("scrfs/src/fs/attr.rs: Attr", 13),
     ("scrfs/src/mount/mod.rs: Options", 15),

@@ -64,9 +64,8 @@ impl Node {
             return Err("coordinators are at work: it can be set before they start".into());
         }
         let kept = state.table.datasets.values().map(Dataset::shown_name);
-        let kept =
-            kept.chain(state.table.background.keys().map(|name| String::from_utf8_lossy(name).into_owned()));
-        match kept.last() {
+        let owed = state.table.owed.names().map(|name| String::from_utf8_lossy(name).into_owned());
+        match kept.chain(owed).last() {
             None => Ok(()),
             Some(name) => Err(format!(
                 "dataset {name} of this job is in {}: leave the path as it is, or give the job's datasets up (scrfs umount --job-id ID --purge)",

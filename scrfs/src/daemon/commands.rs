@@ -18,9 +18,10 @@ use crate::ids::DatasetId;
 use crate::status::FlushFailure;
 
 use super::core::desk::Input;
+use super::core::seals::Settling;
+use super::freeze::Order;
 use super::node::Node;
 use super::priority::is_waited_for;
-use super::promise::Settling;
 use super::requests::with_link;
 use super::room::Shortage;
 use super::state::Attached;
@@ -28,7 +29,7 @@ use super::transfers::FetchOrder;
 
 impl Node {
     pub(super) fn carry_out(&self, link: u64, command: Command) {
-        if self.state.lock().attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
+        if !self.state.lock().is_attached(link) {
             return;
         }
         if is_waited_for(&command) {
@@ -52,7 +53,8 @@ impl Node {
             }
             Command::AskChanges(id) => self.in_records(link, move |node| node.send_changes(id)),
             Command::Freeze { id, name, member, base } => {
-                self.in_records(link, move |node| node.freeze(id, name, member, base));
+                let order = Order { id, name, member, base };
+                self.in_records(link, move |node| node.freeze(link, order));
             }
             Command::AllFrozen(id) => self.in_records(link, move |node| node.all_frozen(id)),
             Command::Carry { id, dropped } => self.in_records(link, move |node| node.carry(id, &dropped)),
@@ -147,7 +149,7 @@ impl Node {
     /// Answers the coordinator of `link`, unless it is gone or has a successor.
     pub(super) fn send_to(&self, link: u64, event: Event) {
         let state = self.state.lock();
-        if state.attached.as_ref().is_some_and(|attached| attached.link.id() == link) {
+        if state.is_attached(link) {
             state.send(event);
         }
     }
@@ -230,7 +232,7 @@ impl Node {
     /// A lead that was replaced while this waited for the lock of the records may speak of another
     /// prefix.
     fn is_attached(&self, link: u64) -> bool {
-        self.state.lock().attached.as_ref().is_some_and(|attached| attached.link.id() == link)
+        self.state.lock().is_attached(link)
     }
 
     fn unmark_flushed(&self, link: u64, id: DatasetId) {

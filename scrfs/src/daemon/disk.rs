@@ -336,14 +336,14 @@ fn encode_node(table: &Table) -> Hash {
         datasets.append(Text::from(dataset.id.0), below);
     }
     tree.append("DATASET".into(), datasets);
-    if !table.background.is_empty() {
-        let mut background = Hash::new();
-        for (name, id) in &table.background {
-            let mut below = Hash::new();
-            put(&mut below, "NAME", Text::new(name.clone()).unwrap_or_default());
-            background.append(Text::from(id.0), below);
-        }
-        tree.append("BACKGROUND".into(), background);
+    let mut owed = Hash::new();
+    for (name, id) in table.owed.iter() {
+        let mut below = Hash::new();
+        put(&mut below, "NAME", Text::new(name.clone()).unwrap_or_default());
+        owed.append(Text::from(id.0), below);
+    }
+    if !owed.is_empty() {
+        tree.append("BACKGROUND".into(), owed);
     }
     let mut removals = Hash::new();
     for (at, removed) in table.removed.all().into_iter().enumerate() {
@@ -381,7 +381,7 @@ fn decode_node(
     table.highest_id = need(tree.number("ID"), "ID")?;
     for (id, below) in tree.get("BACKGROUND").into_iter().flat_map(Hash::iter) {
         let Some(id) = id.number().map(DatasetId) else { continue };
-        table.background.insert(need(below.text("NAME"), "NAME")?.as_bytes().to_vec(), id);
+        table.owed.frozen(need(below.text("NAME"), "NAME")?.as_bytes(), id);
     }
     for (_, below) in tree.get("REMOVED").into_iter().flat_map(Hash::iter) {
         let epoch = Epoch(need(below.number("EPOCH"), "EPOCH")?);
@@ -451,12 +451,8 @@ fn join(table: &mut Table, mut map: Filemap, recorded: &[MemberRecord], problems
     table.datasets.retain(|_, dataset| {
         dataset.life.is_complete() || dataset.life.is_leaving() || !dataset.parts.is_empty()
     });
-    let datasets = &table.datasets;
-    let sealed = |name: &[u8], id: DatasetId| {
-        datasets
-            .values()
-            .any(|dataset| dataset.name == name && dataset.id >= id && dataset.life.is_complete())
-    };
-    table.background.retain(|name, id| !sealed(name, *id));
+    for dataset in table.datasets.values().filter(|dataset| dataset.life.is_complete()) {
+        table.owed.sealed(&dataset.name, dataset.id);
+    }
     table.highest_id = table.datasets.keys().map(|id| id.0).fold(table.highest_id, u64::max);
 }

@@ -176,6 +176,6 @@ impl Node {
         let state = self.state.lock();
         let other =
             state.present().any(|other| other.id != id && other.life.is_in_tree() && other.name == name);
-        !other && !state.freezing.values().any(|freezing| freezing.name == name)
+        !other && !state.seals.is_freezing(name)
     }
 }

@@ -176,9 +176,8 @@ fn unsealed(
     host: &str,
     rank: Option<u32>,
 ) -> Vec<(&'static str, String)> {
-    let freezing = state.freezing.values().any(|freezing| freezing.name == name);
     let frozen = state.by_name(name).filter(|dataset| dataset.state() != HeldState::Complete);
-    let word = if freezing { "sealing" } else { frozen.map_or("open", state_word) };
+    let word = if state.seals.is_freezing(name) { "sealing" } else { frozen.map_or("open", state_word) };
     let mut facts = vec![("state", word.to_owned())];
     if !path.is_root() {
         facts.push(("node", host.to_owned()));

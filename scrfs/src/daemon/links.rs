@@ -31,6 +31,7 @@ use crate::stores::PRIMARY;
 use crate::transfer::Monitor;
 
 use super::cache::{Cache, Instead, Staged, sync_directories};
+use super::core::seals::Refusal;
 use super::node::Node;
 use crate::errno;
 
@@ -154,7 +155,7 @@ impl Node {
             });
             match made {
                 Ok(()) => drop(copied.insert(link)),
-                Err(_) if cancelled.is_cancelled() => return Err(super::seal::GIVEN_UP.into()),
+                Err(_) if cancelled.is_cancelled() => return Err(Refusal::GivenUp.into()),
                 Err(reason) if leaves => {
                     let what = format_args!("{link} has a name outside the dataset, and cannot be copied");
                     return Err(reason.on(what));

@@ -8,10 +8,11 @@
 //! * `state`, `disk`: what the node knows, and how that is kept on storage; its forms are
 //!   [`crate::record::catalog_file`] and `filemap`; `journal` is the cheap record of new files,
 //!   `cache` where bytes are.
-//! * `core/desk` and `requests`: programs that wait for an answer; `rounds`: directory operations;
-//!   `seal`: freeze, commit, drop; `quiet`: the wait for writers; `promise`: how markers end;
-//!   `logs`: what stays open meanwhile; `links`: files of several names; `late`: files that a
-//!   marker came too early for.
+//! * `core/desk` and `requests`: programs that wait for an answer; `rounds`: directory operations.
+//! * `core/seals`: how far seals are here, and what stays frozen; `freeze` and `seal`: their
+//!   beginning and their end; `quiet`: the wait for writers; `promise`: how markers end; `logs`:
+//!   what stays open meanwhile; `links`: files of several names; `late`: files that a marker came
+//!   too early for.
 //! * `members`: coordinators' workers read and write through descriptors that are opened here;
 //!   `copies`: sealed files that are brought here to be read.
 //! * `generation`: what programs change in a sealed dataset, until it is sealed in its turn;
@@ -43,6 +44,7 @@ mod events;
 mod eviction;
 mod eyes;
 mod filemap;
+mod freeze;
 mod generation;
 mod journal;
 mod late;

@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::checkpoint_path::Chosen;
-use crate::control::HeldState;
 use crate::control::server::{Heard, Server, Service};
 use crate::dataset::lifecycle::Step;
 use crate::ids::{Epoch, RequestId};
@@ -22,8 +21,10 @@ use super::bound::{Bound, bound_of};
 use super::cache::Cache;
 use super::copies::Arriving;
 use super::core::desk::{Desk, Input};
+use super::core::seals::Seals;
 use super::disk::Disk;
 use super::events::Events;
+use super::freeze::Freezes;
 use super::generation::Generations;
 use super::journal::Journal;
 use super::loose::Loose;
@@ -136,8 +137,7 @@ pub struct Node {
     pub(super) state: Mutex<State>,
     /// Something began to wait, or what waits has to be looked at anew.
     pub(super) wake: Condvar,
-    /// A freezing thread has ended.
-    pub(super) thawed: Condvar,
+    pub(super) freezes: Freezes,
     pub(super) events: Events,
     /// Room for what `disk`, `rounds`, `journal`, `loose` and `events` write.
     pub(super) kept_back: KeptBack,
@@ -242,8 +242,7 @@ impl Node {
             settings,
             identity: None,
             ended,
-            freezing: std::collections::HashMap::new(),
-            seals: std::collections::HashMap::new(),
+            seals: Seals::default(),
             wishes: Wishes::default(),
             advice,
             askers: super::eyes::Askers::default(),
@@ -278,7 +277,7 @@ impl Node {
             loose: Mutex::new(Rank::Loose, loose),
             state: Mutex::new(Rank::State, state),
             wake: Condvar::default(),
-            thawed: Condvar::default(),
+            freezes: Freezes::default(),
             events,
             kept_back,
             priority: Priority::default(),
@@ -315,7 +314,7 @@ impl Node {
                 // A successor gets its time, also after this worker's start.
                 drop(self.desk_step(&mut state, Input::Gone));
             }
-            let mut frozen: Vec<Vec<u8>> = state.table.background.keys().cloned().collect();
+            let mut frozen: Vec<Vec<u8>> = state.table.owed.names().cloned().collect();
             let (mut listed, mut going) = (Vec::new(), Vec::new());
             for dataset in state.table.datasets.values_mut() {
                 dataset.life = dataset.life.found(self.cache.is_aside(dataset.id));
@@ -362,9 +361,7 @@ impl Node {
         let (attached, effects) = {
             let mut state = self.state.lock();
             state.stopping = true;
-            for freezing in state.freezing.values() {
-                freezing.cancel();
-            }
+            self.give_up_seals(&mut state);
             let effects = self.desk_step(&mut state, Input::Stops);
             (state.attached.take(), effects)
         };
@@ -442,11 +439,6 @@ impl Node {
             self.events.warning(None, &format!("unfinished files could not be removed: {error}"));
         }
     }
-}
-
-/// What [`Node::successor_did_not_come`] has to thaw: frozen here, and not voted for.
-pub(super) fn never_voted(state: &State) -> Vec<crate::ids::DatasetId> {
-    state.present().filter(|dataset| dataset.state() == HeldState::Frozen).map(|dataset| dataset.id).collect()
 }
 
 fn make_directory(path: &Path, mode: u32) -> Result<(), NodeError> {

@@ -243,8 +243,7 @@ impl Node {
 /// A seal is under way, this one or any, and programs wait for its end.
 pub(super) fn seal_waited_for(state: &State, id: Option<DatasetId>) -> bool {
     let background = state.settings.as_ref().is_some_and(|settings| settings.sealing.background);
-    let under_way = id.map_or(!state.seals.is_empty(), |id| state.seals.contains_key(&id));
-    under_way && !background
+    state.seals.is_under_way(id) && !background
 }
 
 /// Whether a program waits for what a worker of the coordinator asks for, or tells.

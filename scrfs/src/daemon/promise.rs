@@ -10,30 +10,24 @@ use crate::ids::{DatasetId, RequestId};
 
 use super::core::desk::{Effect, Input};
 use super::node::Node;
-
-/// What dropping a seal means for the markers that asked for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Settling {
-    /// Programs are served: the seal failed, and its markers with it.
-    No,
-    /// An attach settles: its markers are sent again after `Serve`, and until then the dataset
-    /// stays frozen, as some of them may have been answered when all nodes were frozen.
-    Kept,
-    /// A restart settles, or no successor came: the dataset is thawed. Markers that still wait are
-    /// sent again, if a lead comes.
-    Given,
-}
+use super::state::{State, Table};
 
 impl Node {
+    /// The coordinator is gone, another one has come, or the daemon ends.
+    pub(super) fn give_up_seals(&self, state: &mut State) {
+        state.seals.lead_gone();
+        self.freezes.end_given_up(&state.seals);
+    }
+
     /// All nodes are frozen: markers that wait for the freeze only are answered. Each node had
     /// recorded that it keeps the dataset as it is, whatever dies, before it said that it is
     /// frozen. In the records' thread.
     pub(super) fn all_frozen(&self, id: DatasetId) {
         let (name, background) = {
             let state = self.state.lock();
-            let known = state.table.datasets.get(&id).map(|dataset| dataset.name.clone());
-            let Some(name) = known.or_else(|| state.seals.get(&id).cloned()) else { return };
-            (name, state.settings.as_ref().is_some_and(|settings| settings.sealing.background))
+            let known = state.table.datasets.get(&id).map(|dataset| dataset.name.as_slice());
+            let Some(name) = known.or_else(|| state.seals.name(id)) else { return };
+            (name.to_vec(), state.settings.as_ref().is_some_and(|settings| settings.sealing.background))
         };
         if let Err(error) = faults::hit("seal.promised") {
             self.events.error(Some(id), &error.to_string());
@@ -79,9 +73,9 @@ impl Node {
         };
         if self.end_markers(requests, errno) {
             self.in_records(link, move |node| {
-                // One in doubt may be complete on another node: what is in it stays as it is.
-                if !node.state.lock().is_in_doubt(&name) {
-                    node.give_up_background(&[name], &reason);
+                let stays_frozen = node.state.lock().stays_frozen(&name);
+                if !stays_frozen {
+                    node.give_up_owed(&[name], &reason);
                 }
             });
         }
@@ -98,10 +92,8 @@ impl Node {
     fn markers_sealed(&self, id: DatasetId, name: &[u8], requests: Vec<RequestId>) {
         let owed = self.end_markers(requests, 0);
         // A seal that was owed was asked for again, and no node had anything left to seal.
-        if owed && self.state.lock().table.background.contains_key(name) {
-            let forgotten = self.disk.lock().change(&self.state, |table| {
-                table.background.remove(name);
-            });
+        if owed && self.state.lock().table.owed.has(name) {
+            let forgotten = self.disk.lock().change(&self.state, |table| table.owed.ended(name));
             if let Err(error) = forgotten {
                 self.events.error(Some(id), &format!("that it is sealed cannot be recorded: {error}"));
             }
@@ -110,17 +102,16 @@ impl Node {
     }
 
     /// Datasets that were kept frozen for a seal, and will not be sealed. In the records' thread.
-    pub(super) fn give_up_background(&self, names: &[Vec<u8>], reason: &str) {
+    pub(super) fn give_up_owed(&self, names: &[Vec<u8>], reason: &str) {
         let names: Vec<Vec<u8>> = {
             let state = self.state.lock();
-            names.iter().filter(|name| state.table.background.contains_key(*name)).cloned().collect()
+            names.iter().filter(|name| state.table.owed.has(name)).cloned().collect()
         };
         if names.is_empty() {
             return;
         }
-        let forgotten = self.disk.lock().change(&self.state, |table| {
-            table.background.retain(|name, _| !names.contains(name));
-        });
+        let forget = |table: &mut Table| names.iter().for_each(|name| table.owed.ended(name));
+        let forgotten = self.disk.lock().change(&self.state, forget);
         if let Err(error) = forgotten {
             self.events.error(None, &format!("seals that failed cannot be forgotten: {error}"));
         }

@@ -10,10 +10,10 @@ use crate::control::Reason;
 use crate::lane::Hands;
 use crate::lock::{Condvar, Mutex};
 use crate::path::RelPath;
-use crate::transfer::Monitor;
 
+use super::core::seals::Refusal;
+use super::freeze::Signals;
 use super::node::Node;
-use super::seal::GIVEN_UP;
 use crate::boundary::Writer;
 use crate::caller;
 
@@ -52,25 +52,15 @@ impl Bell {
 impl Node {
     /// Waits until no writable descriptor or mapping is left but of files to which all writers
     /// append: those are told. Else says who has one.
-    pub(super) fn wait_quiet(
-        &self,
-        name: &[u8],
-        cancelled: &Monitor,
-        bell: &Arc<Bell>,
-    ) -> Result<BTreeSet<RelPath>, Reason> {
-        let ring = Arc::clone(bell);
+    pub(super) fn wait_quiet(&self, name: &[u8], signals: &Signals) -> Result<BTreeSet<RelPath>, Reason> {
+        let ring = Arc::clone(&signals.bell);
         self.tree.on_release(name, Arc::new(move || ring.ring()));
-        let logs = self.wait_for_writers(name, cancelled, bell);
+        let logs = self.wait_for_writers(name, signals);
         self.tree.end_wait(name);
         logs
     }
 
-    fn wait_for_writers(
-        &self,
-        name: &[u8],
-        cancelled: &Monitor,
-        bell: &Bell,
-    ) -> Result<BTreeSet<RelPath>, Reason> {
+    fn wait_for_writers(&self, name: &[u8], signals: &Signals) -> Result<BTreeSet<RelPath>, Reason> {
         let begun = self.now();
         let timeout = self.state.lock().seal_timeout();
         loop {
@@ -87,8 +77,8 @@ impl Node {
             if writers.is_empty() && !closing {
                 return Ok(logs);
             }
-            if cancelled.is_cancelled() {
-                return Err(GIVEN_UP.into());
+            if signals.cancelled.is_cancelled() {
+                return Err(Refusal::GivenUp.into());
             }
             self.tree.begin_wait(name);
             let own = self.own_writer(name, &writers);
@@ -107,7 +97,7 @@ impl Node {
             let left = timeout.saturating_sub(waited);
             let most =
                 if unseen || closing || own.is_some() { LEASE_TICK } else { Duration::from_millis(500) };
-            bell.wait(&self.config.hands, left.min(most));
+            signals.bell.wait(&self.config.hands, left.min(most));
         }
     }
 

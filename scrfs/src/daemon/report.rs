@@ -39,7 +39,7 @@ impl Node {
         let current = cached.filter(|id| on_pfs.as_ref().is_none_or(|gone| gone.id < id.0));
         let mut sealed: Vec<&Dataset> = state.present().collect();
         sealed.sort_by_key(|dataset| std::cmp::Reverse((dataset.epoch, dataset.id)));
-        let sealing = state.freezing.iter().map(|(id, freezing)| blank(id.0, &freezing.name, "sealing"));
+        let sealing = state.seals.freezing().map(|(id, name)| blank(id.0, name, "sealing"));
         let mut datasets: Vec<DatasetStatus> = open;
         datasets.extend(sealing);
         datasets.extend(sealed.into_iter().map(|dataset| DatasetStatus {
@@ -158,7 +158,7 @@ impl Node {
         let known: Vec<Vec<u8>> = {
             let state = self.state.lock();
             let sealed = names.iter().filter(|name| state.by_name(name).is_some());
-            let freezing = state.freezing.values().map(|freezing| &freezing.name);
+            let freezing = state.seals.freezing().map(|(_, name)| name);
             sealed.chain(freezing).cloned().collect()
         };
         let mut open = Vec::new();

@@ -17,9 +17,9 @@ use crate::lock::MutexGuard;
 use crate::path::RelPath;
 
 use super::core::desk::{Effect, Input, Lead, Outcome, Terms};
+use super::core::seals::Settling;
 use super::core::waiting::{DIRECTORY_MAX, Marker, Waiter, Wanted};
-use super::node::{Node, never_voted};
-use super::promise::Settling;
+use super::node::Node;
 use super::room::LOOK;
 use super::state::State;
 use crate::boundary::{Completion, Eye, GlobalRequests, IoRecord, Marking};
@@ -117,7 +117,7 @@ impl Node {
     /// Sends what waits, again (Serve).
     pub(super) fn send_waiting(&self) {
         let mut state = self.state.lock();
-        let owed = state.table.background.keys().map(|name| (self.next_request(), name.clone())).collect();
+        let owed = state.table.owed.names().map(|name| (self.next_request(), name.clone())).collect();
         // Nothing but questions follows.
         drop(self.desk_step(&mut state, Input::Serves(owed)));
         let overwritten = state
@@ -176,8 +176,8 @@ impl Node {
                 self.at_desk(Input::Die(dying));
             }
         });
-        let progress =
-            !state.freezing.is_empty() || state.present().any(|dataset| !dataset.life.is_settled());
+        let progress = state.seals.freezing().next().is_some()
+            || state.present().any(|dataset| !dataset.life.is_settled());
         let effects = self.desk_step(state, Input::Look { progress });
         if !effects.is_empty() {
             MutexGuard::unlocked(state, || self.carry_out_effects(effects));
@@ -234,11 +234,11 @@ impl Node {
     /// The wait for a successor is over: names that a round held are free again, and seals that
     /// this node has not voted for are dropped (nobody can have recorded them as complete).
     fn successor_did_not_come(&self) {
-        let (dropped, background) = {
+        let (dropped, given_up) = {
             let state = self.state.lock();
-            let can_go = |name: &&Vec<u8>| !state.is_in_doubt(name);
-            let background: Vec<Vec<u8>> = state.table.background.keys().filter(can_go).cloned().collect();
-            (never_voted(&state), background)
+            let owed = state.table.owed.names();
+            let given_up: Vec<Vec<u8>> = owed.filter(|name| !state.stays_frozen(name)).cloned().collect();
+            (state.never_voted(), given_up)
         };
         let me = self.me.clone();
         self.lanes.local.run(move || {
@@ -256,7 +256,7 @@ impl Node {
                 }
             }
             if node.state.lock().attached.is_none() {
-                node.give_up_background(&background, "the coordinators are gone");
+                node.give_up_owed(&given_up, "the coordinators are gone");
             }
         });
     }
@@ -393,7 +393,7 @@ impl Node {
 /// Runs `work` if the node is there and `link` is attached.
 pub(super) fn with_link(node: &std::sync::Weak<Node>, link: u64, work: impl FnOnce(&Node)) {
     let Some(node): Option<Arc<Node>> = node.upgrade() else { return };
-    let attached = node.state.lock().attached.as_ref().is_some_and(|attached| attached.link.id() == link);
+    let attached = node.state.lock().is_attached(link);
     if attached {
         work(&node);
     }

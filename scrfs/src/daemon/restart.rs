@@ -148,8 +148,8 @@ impl Node {
     fn try_present(&self, wanted: &[DatasetId]) -> Result<(), Reason> {
         faults::hit("present.begun")?;
         self.begin_presentation();
-        let background: Vec<Vec<u8>> = self.state.lock().table.background.keys().cloned().collect();
-        self.give_up_background(&background, "the job was started again");
+        let owed: Vec<Vec<u8>> = self.state.lock().table.owed.names().cloned().collect();
+        self.give_up_owed(&owed, "the job was started again");
         self.find_files()?;
         self.hide_leaving()?;
         let held: Vec<Dataset> = self.state.lock().present().cloned().collect();

@@ -182,7 +182,7 @@ impl Node {
         self.tell_saved(id, &saved);
         let state = self.state.lock();
         // A successor of that lead has asked anew, and waits for what that gives.
-        if state.attached.as_ref().is_some_and(|attached| attached.link.id() == link) {
+        if state.is_attached(link) {
             state.send(Event::Saved { id, result: saved.map(drop) });
         }
     }

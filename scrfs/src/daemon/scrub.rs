@@ -62,7 +62,7 @@ impl Node {
         let bad = scrub.bad_members();
         let state = self.state.lock();
         // Rounds are numbered by each lead anew.
-        if state.attached.as_ref().is_some_and(|attached| attached.link.id() == link) {
+        if state.is_attached(link) {
             state.send(Event::Scrubbed { id, round, bad });
         }
     }
@@ -164,7 +164,7 @@ impl Scrub<'_> {
     /// Another scrub has begun since, the coordinator or the dataset is gone, or the daemon ends.
     fn is_over(&self) -> bool {
         let state = self.node.state.lock();
-        let is_attached = state.attached.as_ref().is_some_and(|attached| attached.link.id() == self.link);
+        let is_attached = state.is_attached(self.link);
         let is_there = state.table.datasets.get(&self.id).is_some_and(|dataset| !dataset.life.is_leaving());
         let is_replaced =
             self.gently && self.node.comparisons.scrub_round.load(Ordering::SeqCst) != self.round;

@@ -100,10 +100,7 @@ impl Service for Node {
             }
             self.tree.follow(&greeting.settings);
             self.follow_bound(bound_of(&self.config, Some(&greeting.settings)));
-            for freezing in state.freezing.values() {
-                freezing.cancel();
-            }
-            state.seals.clear();
+            self.give_up_seals(&mut state);
             // Nothing follows: it is asked when it serves.
             drop(self.desk_step(&mut state, Input::Attached));
             state.attached.replace(Attached {
@@ -134,14 +131,12 @@ impl Service for Node {
     fn detached(&self, link: u64, why: &str) {
         let attached = {
             let mut state = self.state.lock();
-            if state.attached.as_ref().is_none_or(|attached| attached.link.id() != link) {
+            if !state.is_attached(link) {
                 return;
             }
             // Nothing follows at once.
             drop(self.desk_step(&mut state, Input::Gone));
-            for freezing in state.freezing.values() {
-                freezing.cancel();
-            }
+            self.give_up_seals(&mut state);
             self.priority.detached();
             state.attached.take()
         };

@@ -4,7 +4,7 @@
 //! survive a restart of the worker is in [`super::disk`]; it is written first, then the table
 //! changes. [`Table`] says what changes in memory alone.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +22,7 @@ use crate::transfer::Monitor;
 use crate::transfer::user::Identity;
 
 use super::core::desk::Desk;
+use super::core::seals::{Ending, OnRecord, Owed, Seals};
 use super::eyes::Askers;
 use super::late::Late;
 use super::losses::Losses;
@@ -254,6 +255,10 @@ impl Dataset {
         }
     }
 
+    pub(super) fn on_record(&self) -> OnRecord {
+        OnRecord { id: self.id, state: self.state() }
+    }
+
     /// COMPLETE is recorded.
     pub(super) fn complete(&mut self, catalog: &Arc<CatalogIndex>) {
         self.life = self.life.completed(catalog);
@@ -308,23 +313,6 @@ impl Attached {
     }
 }
 
-/// A seal for which this node is being frozen.
-#[derive(Clone)]
-pub(super) struct Freezing {
-    pub(super) name: Vec<u8>,
-    /// Dropped meanwhile: the freezing thread ends.
-    pub(super) cancelled: Monitor,
-    /// Wakes the freezing thread.
-    pub(super) ring: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl Freezing {
-    pub(super) fn cancel(&self) {
-        self.cancelled.cancel();
-        (self.ring)();
-    }
-}
-
 /// What is on storage too. [`super::disk::Disk::change`] changes it. In memory alone change: fields
 /// that say so; `listed` and `settled` of `life`; and the steps Found (at a worker's start) and
 /// Removed, whose outcome a worker reads from the files. Leaves does where it cannot be recorded.
@@ -337,11 +325,7 @@ pub(super) struct Table {
     /// The highest dataset id seen.
     pub(super) highest_id: u64,
     pub(super) datasets: BTreeMap<DatasetId, Dataset>,
-    /// Datasets that are frozen here for a seal whose outcome is not known here, each with the id
-    /// of that seal; all of them, not only those of `SCRFS_SEAL=background`. Some of their markers
-    /// may have been answered when all nodes were frozen. So the datasets stay frozen, and their
-    /// seals are asked for again, until there is an outcome.
-    pub(super) background: BTreeMap<Vec<u8>, DatasetId>,
+    pub(super) owed: Owed,
     /// What programs have removed.
     pub(super) removed: Removals,
 }
@@ -392,10 +376,7 @@ pub(super) struct State {
     pub(super) identity: Option<Identity>,
     /// The job whose coordinators had this epoch has ended.
     pub(super) ended: Option<Epoch>,
-    pub(super) freezing: HashMap<DatasetId, Freezing>,
-    /// Names of the seals of this epoch that have not ended, also of those that could not be
-    /// frozen.
-    pub(super) seals: HashMap<DatasetId, Vec<u8>>,
+    pub(super) seals: Seals,
     pub(super) wishes: Wishes,
     pub(super) desk: Desk,
     /// The lead's, the same on all nodes; of a program that is over none.
@@ -440,6 +421,11 @@ impl State {
         self.attached.as_ref().is_some_and(|attached| attached.served)
     }
 
+    /// The coordinator of this link is.
+    pub(super) fn is_attached(&self, link: u64) -> bool {
+        self.attached.as_ref().is_some_and(|attached| attached.link.id() == link)
+    }
+
     /// Datasets that are not on their way out.
     pub(super) fn present(&self) -> impl Iterator<Item = &Dataset> {
         self.table.datasets.values().filter(|dataset| !dataset.life.is_leaving())
@@ -453,6 +439,17 @@ impl State {
     /// The newest dataset of `name` is not recorded as complete here, and may be elsewhere.
     pub(super) fn is_in_doubt(&self, name: &[u8]) -> bool {
         self.by_name(name).is_some_and(|dataset| !dataset.life.is_complete())
+    }
+
+    /// Seals that this node has not voted for: nobody can have recorded them as complete.
+    pub(super) fn never_voted(&self) -> Vec<DatasetId> {
+        let frozen = self.present().filter(|dataset| dataset.state() == HeldState::Frozen);
+        frozen.map(|dataset| dataset.id).collect()
+    }
+
+    /// No seal of `name` comes: the dataset stays frozen all the same.
+    pub(super) fn stays_frozen(&self, name: &[u8]) -> bool {
+        self.table.owed.keeps(name, Ending::NoneComes { in_doubt: self.is_in_doubt(name) })
     }
 
     /// The complete dataset that programs see under `name`, changed or not: the base of its next

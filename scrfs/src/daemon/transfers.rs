@@ -150,7 +150,7 @@ impl Node {
         self.end_transfer(id);
         {
             let mut state = self.state.lock();
-            let is_attached = state.attached.as_ref().is_some_and(|attached| attached.link.id() == link);
+            let is_attached = state.is_attached(link);
             let parts = state.table.datasets.get(&id).map_or(0, |dataset| dataset.parts.len());
             let is_all = members.len() == parts && members.iter().all(|member| member.files.is_ok());
             if let Some(dataset) = state.table.datasets.get_mut(&id).filter(|_| is_attached && is_all) {
@@ -272,7 +272,7 @@ impl Node {
             }
         }
         let state = self.state.lock();
-        if state.attached.as_ref().is_some_and(|attached| attached.link.id() == link) {
+        if state.is_attached(link) {
             state.send(Event::FetchedMember { id, result });
         }
     }

@@ -118,6 +118,55 @@ fn what_is_owed_ends_with_its_own_marker_only() {
     }
 }
 
+/// A successor after the coordinators of which the dataset was frozen: it has dropped the seal of
+/// before and is asked for another one.
+fn successor(bench: &Bench, owes: u64) -> Lead {
+    let mut lead = bench.lead(2, Start::Attach);
+    lead.inventory();
+    lead.send(Command::Drop { id: DatasetId(owes), reason: "not finished".into() });
+    assert_eq!(lead.next(), Event::Dropped(DatasetId(owes)));
+    lead
+}
+
+/// Else programs could change what was promised before the lead has decided, or its successor.
+#[test]
+fn another_try_that_fails_here_thaws_what_is_owed_when_the_lead_drops_it() {
+    let bench = Bench::new();
+    let mut lead = bench.serving(1);
+    let (waiting, _waits) = promised(&bench, &mut lead);
+    drop(lead);
+    let mut lead = successor(&bench, 1);
+    lead.send(Command::Serve);
+    lead.marker("ck", true);
+    assert_eq!(lead.marker("ck", false), waiting);
+    bench.node.state.lock().settings.as_mut().unwrap().seal_timeout_ms = 50;
+    let (path, command) = (path("a"), "prog".to_owned());
+    bench.tree.set_writers(vec![Writer { path, pid: 999_999, command, appends: false, closing: false }]);
+    let error = lead.freeze(2, "ck").unwrap_err();
+    assert!(error.contains("still open for writing"), "{error}");
+    assert!(bench.tree.is_frozen("ck"), "it is still owed");
+    lead.send(Command::Drop { id: DatasetId(2), reason: error.into() });
+    assert_eq!(lead.next(), Event::Dropped(DatasetId(2)));
+    assert!(!bench.tree.is_frozen("ck"));
+}
+
+/// A lead records it where members have changed their nodes.
+#[test]
+fn a_later_revision_of_the_generation_before_ends_no_seal() {
+    let bench = Bench::new();
+    bench.write("ck/a", b"alpha");
+    let mut lead = bench.serving(1);
+    let sealed = lead.seal(1, "ck");
+    bench.begin(1).unwrap();
+    bench.change(1, "a", b"other");
+    lead.freeze_over(2, "ck", Some(1)).unwrap();
+    drop(lead);
+    let mut lead = successor(&bench, 2);
+    lead.commit(&Catalog { revision: 1, ..sealed }).unwrap();
+    lead.send(Command::Serve);
+    lead.marker("ck", true);
+}
+
 #[test]
 fn without_a_successor_it_is_given_up() {
     let bench = Bench::hasty();

@@ -31,7 +31,7 @@ fn an_encode_that_goes_on_is_waited_for_as_the_seal_is() {
     let waits = |request: &DataRequest| is_asked_for(request, &bench.node.state.lock());
     assert!(waits(&DataRequest::Waited) && !waits(&DataRequest::Room(DatasetId(3))));
     assert!(!waits(&progress(3)), "nothing is being sealed");
-    bench.node.state.lock().seals.insert(DatasetId(3), b"ck".to_vec());
+    bench.node.state.lock().seals.ordered(DatasetId(3), b"ck").unwrap();
     assert!(waits(&progress(3)) && !waits(&progress(4)));
     // Nobody waits for a seal in the background.
     let mut settings = test_settings();
