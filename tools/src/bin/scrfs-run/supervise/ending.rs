@@ -242,6 +242,7 @@ impl Supervisor {
     fn ask_what_is_unsaved(&mut self, now: Duration, end: End, out: &mut Vec<Output>) {
         let hosts: Vec<String> = self.left_in().cloned().collect();
         self.phase = Phase::Naming(end);
+        self.attach_at = None;
         self.deadline = Some(self.in_allocation(now, NAMING_LIMIT, SILENCE));
         if hosts.is_empty() || self.deadline.is_some_and(|at| at <= now) {
             return self.name_from_memory(now, end, out);
