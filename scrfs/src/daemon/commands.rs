@@ -104,7 +104,7 @@ impl Node {
             Command::Note { severity: Severity::Info, text } => self.events.info(None, &text),
             Command::Note { severity: Severity::Warning, text } => self.events.warning(None, &text),
             Command::Advise(advice) => {
-                self.state.lock().advice = Some(advice);
+                self.state.lock().advised.advice = Some(advice);
                 self.in_records(link, move |node| node.keep_advice(&advice));
             }
             Command::Evict(id) => self.evict(link, id),
@@ -182,14 +182,14 @@ impl Node {
             }
             if news {
                 // The former lead did not come to say that it is sealed.
-                state.askers.forget();
+                state.advised.askers.forget();
             }
             if let Some(attached) = &mut state.attached {
                 attached.served = true;
             }
             state.shortage = Shortage::default();
             // This lead has not heard it, and a question that is not a new maximum is not told.
-            if let Some(times) = state.askers.most() {
+            if let Some(times) = state.advised.askers.most() {
                 state.send_request(Event::Asked { times });
             }
             state.wish_again();

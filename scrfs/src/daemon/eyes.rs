@@ -57,7 +57,21 @@ impl Askers {
     }
 }
 
-impl State {
+/// What the program is advised, and how often it has asked. Of a program that is over nothing is
+/// left.
+#[derive(Debug, Default)]
+pub(super) struct Advised {
+    /// The lead's, the same on all nodes.
+    pub(super) advice: Option<Advice>,
+    pub(super) askers: Askers,
+}
+
+impl Advised {
+    /// By a former worker.
+    pub(super) fn found(advice: Option<Advice>) -> Self {
+        Self { advice, askers: Askers::default() }
+    }
+
     /// Until a lead advises: nothing is known against a checkpoint.
     fn need_checkpoint(&self) -> bool {
         self.advice.is_none_or(|advice| advice.need_checkpoint)
@@ -83,7 +97,7 @@ impl Node {
             }
             Eye::Metrics => self.metrics(),
             Eye::NeedCheckpoint => flag(self.asks(caller)),
-            Eye::ShouldExit => flag(self.state.lock().should_exit()),
+            Eye::ShouldExit => flag(self.state.lock().advised.should_exit()),
             Eye::Post => String::new(),
         }
         .into_bytes())
@@ -92,10 +106,10 @@ impl Node {
     /// A program asks whether to write a checkpoint.
     fn asks(&self, caller: Caller) -> bool {
         let mut state = self.state.lock();
-        if let Some(times) = state.askers.asked(caller.tid) {
+        if let Some(times) = state.advised.askers.asked(caller.tid) {
             state.send_request(Event::Asked { times });
         }
-        state.need_checkpoint()
+        state.advised.need_checkpoint()
     }
 
     /// For the next worker. In the records' thread.

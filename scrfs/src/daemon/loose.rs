@@ -118,7 +118,7 @@ impl Node {
 
     /// Programs may have changed these names; `done` learns when all nodes have what they are now.
     pub(super) fn loose_changed(&self, names: &[Vec<u8>], caller: Caller, done: Completion) {
-        let request = self.next_request();
+        let request = self.ids.next();
         let entries = {
             let mut loose = self.loose.lock();
             let entries = self.loose_changes(&mut loose, names);
@@ -179,7 +179,7 @@ impl Node {
             }
         }
         for entry in self.loose_changes(&mut loose, &names) {
-            let request = self.next_request();
+            let request = self.ids.next();
             loose.pending.insert(entry.name.clone(), request);
             self.state.lock().send_request(Event::LooseRequest { request, entries: vec![entry] });
         }
@@ -277,7 +277,7 @@ impl Node {
             Ok(Look::Pointer(now)) => {
                 // The version is this node's own, and a program has changed the file again: that
                 // change will go to the lead.
-                let newer = version.request.origin == self.origin() && loose.is_change(&now);
+                let newer = self.ids.has(version.request) && loose.is_change(&now);
                 if now.same(entry) || newer {
                     loose.store.place(version);
                     return;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::checkpoint_path::Chosen;
 use crate::control::server::{Heard, Server, Service};
 use crate::dataset::lifecycle::Step;
-use crate::ids::{Epoch, RequestId};
+use crate::ids::Epoch;
 use crate::lane::{Hands, Lane};
 use crate::lock::{Condvar, Mutex, Rank};
 use crate::store::{Store, StoreError};
@@ -24,12 +24,14 @@ use super::core::desk::{Desk, Input};
 use super::core::seals::Seals;
 use super::disk::Disk;
 use super::events::Events;
+use super::eyes::Advised;
 use super::freeze::Freezes;
 use super::generation::Generations;
 use super::journal::Journal;
 use super::loose::Loose;
 use super::loose_store::LooseStore;
 use super::priority::Priority;
+use super::requests::RequestIds;
 use super::reserve::KeptBack;
 use super::rounds::Rounds;
 use super::service::ended_job;
@@ -144,8 +146,7 @@ pub struct Node {
     pub(super) priority: Priority,
     pub(super) lanes: Lanes,
     pub(super) me: Weak<Self>,
-    origin: u64,
-    serial: AtomicU64,
+    pub(super) ids: RequestIds,
     pub(super) comparisons: Comparisons,
     server: Mutex<Option<Server>>,
     watcher: Mutex<Option<JoinHandle<()>>>,
@@ -244,8 +245,7 @@ impl Node {
             ended,
             seals: Seals::default(),
             wishes: Wishes::default(),
-            advice,
-            askers: super::eyes::Askers::default(),
+            advised: Advised::found(advice),
             shortage: super::room::Shortage::default(),
             late: super::late::Late::default(),
             losses: super::losses::Losses::default(),
@@ -283,8 +283,7 @@ impl Node {
             priority: Priority::default(),
             lanes,
             me: me.clone(),
-            origin: random(),
-            serial: AtomicU64::new(1),
+            ids: RequestIds::new(),
             comparisons: Comparisons::default(),
             server: Mutex::leaf(None),
             watcher: Mutex::leaf(None),
@@ -407,15 +406,6 @@ impl Node {
         self.config.hands.now()
     }
 
-    /// Of all requests of this worker.
-    pub(super) fn origin(&self) -> u64 {
-        self.origin
-    }
-
-    pub(super) fn next_request(&self) -> RequestId {
-        RequestId { origin: self.origin, serial: self.serial.fetch_add(1, Ordering::Relaxed) }
-    }
-
     /// Removes what the former coordinator's jobs had begun and not finished.
     pub(super) fn discard_unfinished(&self) {
         let unfinished = self.disk.lock().change(&self.state, |table| {
@@ -455,13 +445,4 @@ fn make_directory(path: &Path, mode: u32) -> Result<(), NodeError> {
     }
     // The umask may have taken bits away.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)
-}
-
-/// Tells this daemon's requests from those of any other, and of its predecessors.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    // Seeded from the system's randomness by the standard library.
-    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    hasher.finish()
 }

@@ -7,8 +7,10 @@
 //! room, at the reserve and at directories that this node owes ([`Node::look_now_and_then`]), and
 //! gives back what was preferred ([`Node::ease`]).
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::control::{DirOp, Event, SealedFile};
@@ -29,6 +31,31 @@ use crate::errno::Errno;
 
 /// How often callers are looked at while any waits.
 const TICK: Duration = Duration::from_millis(50);
+
+/// The ids of what this worker asks for.
+pub(super) struct RequestIds {
+    /// Tells them from those of any other daemon, and of this one's former workers.
+    origin: u64,
+    serial: AtomicU64,
+}
+
+impl RequestIds {
+    pub(super) fn new() -> Self {
+        // Seeded from the system's randomness by the standard library.
+        let mut hasher = RandomState::new().build_hasher();
+        hasher.write_u32(std::process::id());
+        Self { origin: hasher.finish(), serial: AtomicU64::new(1) }
+    }
+
+    pub(super) fn next(&self) -> RequestId {
+        RequestId { origin: self.origin, serial: self.serial.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// This worker has asked for it.
+    pub(super) fn has(&self, request: RequestId) -> bool {
+        request.origin == self.origin
+    }
+}
 
 impl Node {
     /// Gives the desk an input, and asks the lead for what it wants. The other effects are to be
@@ -117,7 +144,7 @@ impl Node {
     /// Sends what waits, again (Serve).
     pub(super) fn send_waiting(&self) {
         let mut state = self.state.lock();
-        let owed = state.table.owed.names().map(|name| (self.next_request(), name.clone())).collect();
+        let owed = state.table.owed.names().map(|name| (self.ids.next(), name.clone())).collect();
         // Nothing but questions follows.
         drop(self.desk_step(&mut state, Input::Serves(owed)));
         let overwritten = state
@@ -264,7 +291,7 @@ impl Node {
 
 impl GlobalRequests for Node {
     fn new_request(&self) -> RequestId {
-        self.next_request()
+        self.ids.next()
     }
 
     fn directory(&self, request: RequestId, op: DirOp, caller: Caller, done: Completion) {
@@ -282,7 +309,7 @@ impl GlobalRequests for Node {
         // anything: the lead finds out.
         let base = self.marker_base(name);
         let wanted = Wanted::Marker(Marker { name: name.to_vec(), base, marking });
-        self.ask(self.next_request(), wanted, caller, done);
+        self.ask(self.ids.next(), wanted, caller, done);
     }
 
     fn invalid(&self, name: &[u8]) {

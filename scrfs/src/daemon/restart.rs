@@ -39,7 +39,7 @@ impl Node {
             let state = self.state.lock();
             let datasets: Vec<Dataset> = state.present().cloned().collect();
             let table = (state.table.served, state.table.highest_id, state.table.removed.all());
-            (state.former_epoch, table, datasets, state.advice)
+            (state.former_epoch, table, datasets, state.advised.advice)
         };
         let datasets = datasets.iter().map(|dataset| self.held(dataset)).collect();
         let (served, highest_id, removed) = table;

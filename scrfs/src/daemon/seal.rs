@@ -234,7 +234,7 @@ impl Node {
             // One that a program has removed meanwhile was sealed all the same.
             drop(dataset.step(&Step::Settled));
             let name = dataset.name.clone();
-            state.askers.forget();
+            state.advised.askers.forget();
             name
         };
         let shown = String::from_utf8_lossy(&name).into_owned();

@@ -13,6 +13,7 @@ use crate::transfer::user::Identity;
 
 use super::bound::bound_of;
 use super::core::desk::Input;
+use super::eyes::Advised;
 use super::node::Node;
 use super::remedies;
 use super::state::Attached;
@@ -95,8 +96,7 @@ impl Service for Node {
             self.tree.attached();
             if greeting.start == Start::Restart {
                 // What was advised and asked was the former program's.
-                state.advice = None;
-                state.askers.forget();
+                state.advised = Advised::default();
             }
             self.tree.follow(&greeting.settings);
             self.follow_bound(bound_of(&self.config, Some(&greeting.settings)));

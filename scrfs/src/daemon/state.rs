@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::control::server::{Greeting, LinkHandle};
-use crate::control::{Advice, HeldState, Settings, Start};
+use crate::control::{HeldState, Settings, Start};
 use crate::dataset::lifecycle::{Files, Life, Refused, Step};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy};
 use crate::ids::{DatasetId, Epoch, Member};
@@ -23,7 +23,7 @@ use crate::transfer::user::Identity;
 
 use super::core::desk::Desk;
 use super::core::seals::{Ending, OnRecord, Owed, Seals};
-use super::eyes::Askers;
+use super::eyes::Advised;
 use super::late::Late;
 use super::losses::Losses;
 use super::removals::Removals;
@@ -379,9 +379,7 @@ pub(super) struct State {
     pub(super) seals: Seals,
     pub(super) wishes: Wishes,
     pub(super) desk: Desk,
-    /// The lead's, the same on all nodes; of a program that is over none.
-    pub(super) advice: Option<Advice>,
-    pub(super) askers: Askers,
+    pub(super) advised: Advised,
     pub(super) shortage: Shortage,
     pub(super) losses: Losses,
     pub(super) late: Late,

@@ -214,7 +214,7 @@ impl Node {
             }
             done(result);
         };
-        self.ask(self.next_request(), Wanted::Fetch(file), caller, Box::new(brought));
+        self.ask(self.ids.next(), Wanted::Fetch(file), caller, Box::new(brought));
     }
 
     fn read(&self, reading: &Reading) -> Outcome {

@@ -34,7 +34,7 @@ impl Node {
         add_node(&mut registry, &self.status());
         let (need, exit) = {
             let state = self.state.lock();
-            (state.need_checkpoint(), state.should_exit())
+            (state.advised.need_checkpoint(), state.advised.should_exit())
         };
         gauge(&mut registry, "need_checkpoint", "The lead advises a checkpoint", need.into());
         gauge(&mut registry, "should_exit", "The lead advises to end", exit.into());
