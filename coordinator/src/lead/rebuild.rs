@@ -570,8 +570,7 @@ impl Rebuild {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        result: Result<(), Reason>,
-        decided: bool,
+        (result, decided): (Result<(), Reason>, bool),
     ) -> Option<Recovered> {
         let (committing, is_last) = match &mut self.step {
             Step::CatchingUp(committing) => (committing, false),

@@ -487,7 +487,7 @@ impl Recover {
                 }
                 Event::Evicted(id) if id == candidate.id => rebuild.evicted(cluster, node),
                 Event::Committed { id, result, decided } if id == candidate.id => {
-                    rebuild.committed(cluster, node, result, decided)
+                    rebuild.committed(cluster, node, (result, decided))
                 }
                 _ => None,
             },
@@ -497,7 +497,7 @@ impl Recover {
                     refetch.fetched(cluster, node, result)
                 }
                 Event::Committed { id, result, decided } if id == candidate.id => {
-                    refetch.committed(cluster, node, result, decided)
+                    refetch.committed(cluster, node, (result, decided))
                 }
                 Event::Dropped(id) if id == candidate.id => refetch.dropped(cluster, node),
                 _ => None,

@@ -313,8 +313,7 @@ impl Refetch {
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
-        result: Result<(), Reason>,
-        decided: bool,
+        (result, decided): (Result<(), Reason>, bool),
     ) -> Option<Recovered> {
         let Step::Committing(committing) = &mut self.step else { return None };
         let failure = result.as_ref().err().cloned();

@@ -170,7 +170,7 @@ fn a_node_that_cannot_record_for_a_while_is_waited_for() {
     let mut answer = |result: Result<(), Reason>, after: u64| {
         trial.cluster.now += after * MS;
         trial.rebuild.tick(&mut trial.cluster);
-        trial.rebuild.committed(&mut trial.cluster, NodeRank(1), result, true).unwrap()
+        trial.rebuild.committed(&mut trial.cluster, NodeRank(1), (result, true)).unwrap()
     };
     let full = || Err("no space left on device".into());
     assert!(matches!(answer(full(), 0), Recovered::Running));

@@ -397,9 +397,8 @@ impl World {
             }
             // Some are past the last point where they look.
             Output::Abort(job, nodes, _) => {
-                for share in &mut self.shares {
-                    let is_told = share.id == job && nodes.iter().any(|node| node.0 as usize == share.node);
-                    share.fails |= is_told && self.rng.chance(70);
+                for share in self.shares.iter_mut().filter(|share| share.id == job) {
+                    share.fails |= nodes.iter().any(|n| n.0 as usize == share.node) && self.rng.chance(70);
                 }
             }
             Output::Pfs(task) => {
