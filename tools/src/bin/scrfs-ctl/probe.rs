@@ -205,7 +205,7 @@ struct Swept {
     own: u32,
     /// The same of runs that are dead.
     orphans: u32,
-    /// A process that was killed and has not ended in time: much memory, or a GPU's, takes its time.
+    /// A process that was killed and has not ended in time: giving much memory back takes long.
     ending: Option<u32>,
 }
 

@@ -383,8 +383,8 @@ impl Arguments {
 /// What tells the program of a run of its job.
 const OF_A_JOB: [&str; 3] = ["SCR_JOB_ID", "SCR_NODELIST", "SCRFS_END_TIME"];
 
-/// A program of another scrfs-run that submits a job gives it its environment: what is in it of that
-/// other job, whose id is the answer, goes.
+/// A program of another scrfs-run that submits a job gives it its environment: what is in it of
+/// that other job, whose id is the answer, goes.
 fn forget_another_job(environment: &mut BTreeMap<OsString, OsString>) -> Option<String> {
     let value = |name: &str| environment.get(OsStr::new(name))?.to_str();
     let (own, inherited) = (value(SLURM_JOB)?.to_owned(), value("SCR_JOB_ID")?.to_owned());

@@ -40,7 +40,7 @@ const LAST_LIMIT: Duration = Duration::from_secs(6);
 /// For how long all of a job's nodes may be out of a launcher's reach because the scheduler that it
 /// asks is: restarted, or taken over by another host.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// For how long killed processes may take to end: a hundred GB of memory, or a GPU's, takes its time.
+/// For how long killed processes may take to end: to give a hundred GB back, or a GPU's memory.
 const ENDING: Duration = Duration::from_mins(2);
 /// Until it is asked again.
 const PAUSE: Duration = Duration::from_secs(2);

@@ -131,7 +131,7 @@ impl Group {
     }
 
     /// Takes the exit code, and the signal that ended it, if one did; what is left of the group is
-    /// killed. It has ended, or was killed: one that has not ended soon after that is left as it is.
+    /// killed. It has ended, or was killed: one that does not end soon after that is left as it is.
     pub(crate) fn reap(self) -> (u8, Option<i32>) {
         let id = self.id;
         self.reap_within(AFTER_KILL).unwrap_or_else(|| {
@@ -243,10 +243,12 @@ pub(crate) fn adopt_orphans(mark: &str) -> io::Result<()> {
 pub(crate) fn end_orphans() {
     let begun = Instant::now();
     while begun.elapsed() < GRACE {
-        let orphans: Vec<Pid> = {
+        // A child that is being started is in both or in neither.
+        let (all, known) = {
             let known = GROUPS.lock();
-            children(Pid::this()).into_iter().filter(|pid| !known.contains(pid) && is_ours(*pid)).collect()
+            (children(Pid::this()), known.clone())
         };
+        let orphans: Vec<Pid> = all.into_iter().filter(|pid| !known.contains(pid) && is_ours(*pid)).collect();
         if orphans.is_empty() {
             return;
         }
@@ -337,12 +339,19 @@ mod tests {
         let ours: Vec<bool> = children.iter().map(|child| is_ours(pid(child))).collect();
         let started = Group::start(&sleep(&[], "60"), Streams::Talk).unwrap();
         let is_started = is_ours(started.id());
+        end_orphans();
+        let lives = !ends_within(started.id(), Duration::ZERO);
         signal(started.id(), Signal::SIGKILL);
         started.reap();
-        for child in &mut children {
+        let [own, others @ ..] = &mut children;
+        // It was reaped.
+        let was_ended = own.try_wait().is_err();
+        let left = others.iter_mut().filter_map(|child| child.try_wait().ok()).flatten().count();
+        for child in others {
             child.kill().unwrap();
             child.wait().unwrap();
         }
         assert_eq!((ours, is_started), (vec![true, false, false], true));
+        assert!(was_ended && lives && left == 0, "{was_ended} {lives} {left}");
     }
 }

@@ -172,11 +172,10 @@ impl Supervisor {
         self.runs.saturating_sub(self.unlaunched_runs)
     }
 
-    /// As many of `live` as run the program, in their order, and where the newest dataset could not be
-    /// had without them, all that hold it. First come nodes that hold a protected
-    /// dataset, the newest before others: coordinators do not run on nodes that are left out, so
-    /// what is there would be as good as lost. Of the rest those come last that the scheduler takes
-    /// out of use.
+    /// As many of `live` as run the program, in their order, and where the newest dataset could not
+    /// be had without them, all that hold it. First come nodes that hold a protected dataset, the
+    /// newest before others: coordinators do not run on nodes that are left out, so what is there
+    /// would be as good as lost. Of the rest those come last that the scheduler takes out of use.
     fn first_of(&self, live: &[String], nodes: &[Look], out: &mut Vec<Output>) -> Vec<String> {
         let looks: HashMap<&String, &Look> = nodes.iter().map(|node| (&node.host, node)).collect();
         let leaving = |host: &String| looks.get(host).and_then(|node| node.leaving.as_ref());

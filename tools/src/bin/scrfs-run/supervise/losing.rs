@@ -176,8 +176,8 @@ impl Supervisor {
         self.refusal.is_some()
     }
 
-    /// What a launcher has said of a first start passes by itself, as while its scheduler is started
-    /// anew.
+    /// What a launcher has said of a first start passes by itself, as while its scheduler is
+    /// started anew.
     pub(super) fn refusal_passes(&self) -> bool {
         self.refusal.as_ref().is_some_and(|(_, refusal)| is_of_a_restart(&refusal.what))
     }

@@ -99,8 +99,8 @@ impl Supervisor {
         self.unsaved.keys().find(is_it).cloned().unwrap_or(number)
     }
 
-    /// Nodes that somebody has named as lost, and that nobody has asked since: they are asked by the
-    /// next look. One that is named again is not asked again before something new was protected.
+    /// Nodes that somebody has named as lost, and that nobody has asked since: the next look asks
+    /// them. One that is named again is not asked again before something new was protected.
     fn take_back_named(&mut self) -> Vec<String> {
         let newest = self.newest;
         let is_due = |host: &&String| self.taken_back.get(*host).is_none_or(|former| *former < newest);
