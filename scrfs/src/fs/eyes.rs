@@ -180,7 +180,7 @@ impl Eyes {
         is_eye(id).then(|| if id == DIRECTORY { Ok(DIRECTORY) } else { fail(libc::ENOTDIR) })
     }
 
-    /// As [`FileSystem::readdir`].
+    /// As [`super::FileSystem::readdir`].
     pub(crate) fn list(
         &self,
         offset: u64,

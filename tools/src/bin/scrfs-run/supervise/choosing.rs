@@ -60,8 +60,8 @@ impl Supervisor {
                     out.push(Output::Explained);
                 }
                 lost_used |= self.used.contains(host);
-                // Nobody but this look says so: it is asked once more before too little is left. Not
-                // of a first start: all that is wrong there is told at once.
+                // Nobody but this look says so: it is asked once more before too little is left.
+                // Not of a first start: what is wrong there is told at once.
                 if node.silent && self.runs > 0 || node.ending {
                     self.unasked.insert(host.clone());
                 }
