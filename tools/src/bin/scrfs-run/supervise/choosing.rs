@@ -60,9 +60,7 @@ impl Supervisor {
                     out.push(Output::Explained);
                 }
                 lost_used |= self.used.contains(host);
-                // Nobody but this look says so: it is asked once more before too little is left.
-                // Not of a first start: what is wrong there is told at once.
-                if node.silent && self.runs > 0 || node.ending {
+                if self.may_be_back(node, nodes) {
                     self.unasked.insert(host.clone());
                 }
             }

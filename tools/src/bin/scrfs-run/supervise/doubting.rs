@@ -97,6 +97,14 @@ impl Supervisor {
         (in_doubt, gone)
     }
 
+    /// Nobody but this look says that the node cannot be used: it is asked once more before too
+    /// little is left. Not where a person has to see to something else than the node, nor at a
+    /// first start without any dataset, which loses nothing.
+    pub(super) fn may_be_back(&self, node: &Look, nodes: &[Look]) -> bool {
+        let has_something = self.runs > 0 || nodes.iter().any(|node| node.held_by > 0);
+        node.ending || node.silent && node.remedy.is_none() && has_something
+    }
+
     /// The job was told to end: a launcher that its scheduler ends too says nothing of the nodes.
     pub(super) fn says_nothing_of(&self, host: &str, nodes: &[Look]) -> bool {
         self.signalled.is_some() && nodes.iter().any(|node| node.host == host && node.silent)

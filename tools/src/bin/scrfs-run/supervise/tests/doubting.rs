@@ -99,6 +99,17 @@ fn nodes_that_a_look_alone_has_left_out_are_asked_before_the_job_is_given_up() {
     let mut s = Story::running(plan());
     s.tell(Input::ProgramEnded(9)).coordinators_end();
     s.looked_as(vec![problem("n0"), problem("n1")]).expect(&["finish 9"]);
+    // Nor is what a person has to see to asked for twice.
+    let refused = |host: &str| Look { remedy: Some("do this"), ..silent(host) };
+    let mut s = Story::running(plan());
+    s.tell(Input::ProgramEnded(9)).coordinators_end();
+    s.looked_as(vec![refused("n0"), refused("n1")]).expect(&["finish 9"]);
+    // A first start has nothing to lose, unless nodes have a dataset.
+    let mut s = Story::of(plan());
+    s.looked_as(vec![silent("n0"), silent("n1")]).expect(&["finish 1"]);
+    let mut s = Story::of(plan());
+    s.looked_as(vec![silent("n0"), silent("n1"), holder("n2", 5)]);
+    s.expect(&["look+sweep n0 n1 n2 n3 n4"]);
 }
 
 fn problem(host: &str) -> Look {
