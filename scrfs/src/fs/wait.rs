@@ -1,4 +1,5 @@
-//! Trying operations: at once, and again after each change of what they wait for ([`super::waits::Waits`]).
+//! Trying operations: at once, and again after each change of what they wait for
+//! ([`super::waits::Waits`]).
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
