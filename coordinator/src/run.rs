@@ -470,9 +470,7 @@ impl<T: Transport> Coordinator<T> {
                 nodes.dedup();
                 self.say_to(&nodes, PeerMessage::StartJob(id, Box::new(job)))
             }
-            Output::Abort(job, nodes, reason) => nodes
-                .into_iter()
-                .try_for_each(|node| self.say(node, PeerMessage::JobAbort { job, reason: reason.clone() })),
+            Output::Abort(job, nodes, reason) => self.say_to(&nodes, PeerMessage::JobAbort { job, reason }),
             Output::Pfs(task) => {
                 points::passes(points::of_task(&task))?;
                 if let Some(side) = &self.lead {

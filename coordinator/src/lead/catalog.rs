@@ -207,7 +207,7 @@ pub(super) fn same_files(one: &Catalog, other: &Catalog) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use scrfs::dataset::{FileCopy, Protection, Scheme, Stamp};
 
     use super::*;
@@ -221,8 +221,8 @@ mod tests {
         entry(path, EntryKind::File(FileCopy { size, crc, member: Member(member), program_rank: None }))
     }
 
-    fn joined(parts: Vec<Vec<Entry>>) -> Result<Catalog, Reason> {
-        let hosts: Vec<String> = (0..parts.len()).map(|n| format!("n{n}")).collect();
+    /// Of dataset `ck`, the first.
+    pub(in crate::lead) fn making() -> Making {
         let about = About {
             name: b"ck".to_vec(),
             created_us: 1,
@@ -231,11 +231,15 @@ mod tests {
             files: 0,
             bytes: 0,
         };
-        let making = Making { id: DatasetId(1), epoch: Epoch(1), revision: 0, about };
+        Making { id: DatasetId(1), epoch: Epoch(1), revision: 0, about }
+    }
+
+    fn joined(parts: Vec<Vec<Entry>>) -> Result<Catalog, Reason> {
+        let hosts: Vec<String> = (0..parts.len()).map(|n| format!("n{n}")).collect();
         let sets = vec![(0..u32::try_from(parts.len()).unwrap()).map(Member).collect()];
         let layout =
             Layout { protection: Protection::by(Scheme::Xor), members: places(&hosts), sets, encoding: 0 };
-        let mut joining = Joining::new(making, layout);
+        let mut joining = Joining::new(making(), layout);
         for (member, entries) in (0..).map(Member).zip(parts) {
             joining.add(MemberPart { member, entries, taken: 4096 })?;
         }

@@ -116,11 +116,12 @@ impl Encoding {
 #[cfg(test)]
 mod tests {
     use scrfs::dataset::{Protections, Scheme};
-    use scrfs::ids::{DatasetId, Epoch};
+    use scrfs::ids::Epoch;
 
     use super::*;
-    use crate::job::{About, JobFailure};
+    use crate::job::JobFailure;
     use crate::lead::Output;
+    use crate::lead::catalog::tests::making;
     use crate::settings::tests::settings;
 
     #[test]
@@ -130,16 +131,7 @@ mod tests {
         settings.protections = Protections::all(usual);
         let hosts = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let mut cluster = Cluster::new(Epoch(1), hosts, settings, 100);
-        let about = About {
-            name: b"ck".to_vec(),
-            created_us: 1,
-            user: "u".into(),
-            job_id: "j".into(),
-            files: 0,
-            bytes: 0,
-        };
-        let making = Making { id: DatasetId(1), epoch: Epoch(1), revision: 0, about };
-        let mut encoding = Encoding::start(&mut cluster, making, vec![Vec::new(); 4]);
+        let mut encoding = Encoding::start(&mut cluster, making(), vec![Vec::new(); 4]);
         let started = cluster.take_outputs().into_iter().filter_map(|output| match output {
             Output::Start(id, job) => Some((id, job.nodes())),
             _ => None,

@@ -70,8 +70,7 @@ impl Jobs {
         &self.full
     }
 
-    /// Ends the shares that are awaited, for which a failure of another job is of no concern
-    /// otherwise.
+    /// Ends the shares that are awaited: those of other jobs hear of the failure from nobody else.
     pub(super) fn abort(&self, cluster: &mut Cluster, reason: &Reason) {
         for (job, answers) in self.running.iter().filter(|(_, answers)| !answers.all()) {
             cluster.abort(*job, answers.missing().collect(), reason.clone());

@@ -28,7 +28,7 @@ use crate::control::{Event, FrozenFile, Reason};
 use crate::dataset::lifecycle::{Files, Step};
 use crate::dataset::{CatalogIndex, Entry, EntryKind, FileCopy, Names};
 use crate::faults;
-use crate::ids::{DatasetId, Member};
+use crate::ids::{DatasetId, Epoch, Member};
 use crate::path::{PathError, RelPath};
 use crate::store::beneath;
 use crate::transfer::{Monitor, copy};
@@ -466,15 +466,15 @@ impl Node {
     /// them too.
     pub(super) fn place_member(
         &self,
-        of: &Dataset,
+        id: DatasetId,
+        (name, epoch): (&[u8], Epoch),
         (member, arrival): (Member, Arrival),
         files: &[(Entry, FileCopy)],
     ) -> Result<OwnedFd, DataError> {
-        let id = of.id;
         let mut generations = self.generations.lock();
         let dataset = self.dataset(id)?;
         // Coordinators may have come since that know another dataset of this id.
-        if dataset.is_other_than(&of.name, of.epoch) {
+        if dataset.is_other_than(name, epoch) {
             return Err(DataError::new(id, libc::ECANCELED, "is another dataset by now"));
         }
         let home = self.cache.home_to_fill(&dataset, self.tree.as_ref());

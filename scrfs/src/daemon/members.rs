@@ -310,7 +310,8 @@ impl Node {
         }
         faults::hit("seal.synced").map_err(DataError::io(id, member))?;
         if staged {
-            home = self.place_member(&dataset, (member, part.arrival), &files)?;
+            let of = (&*dataset.name, dataset.epoch);
+            home = self.place_member(id, of, (member, part.arrival), &files)?;
         }
         cache::sync_directories(home.as_fd(), files.iter().map(|(entry, _)| &entry.path))
             .map_err(DataError::io(id, member))?;

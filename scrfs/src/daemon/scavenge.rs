@@ -64,7 +64,7 @@ enum Asker {
 
 /// The datasets of which this node is to save its part, or why there are none.
 fn wanted(state: &State) -> Result<Vec<Named>, Reason> {
-    // Each is told then that it cannot be saved.
+    // Without them the prefix is not known: what is here is named, and cannot be saved.
     let Some(settings) = &state.settings else {
         let datasets = state.present().filter(|dataset| dataset.life.is_complete());
         let named: Vec<Named> = datasets.map(named).collect();

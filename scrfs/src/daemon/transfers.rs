@@ -315,11 +315,8 @@ impl Node {
                 FetchFailure { full, ..failure }
             })?;
         }
-        let dataset = self.dataset(id).map_err(|error| failed(error.into()))?;
-        if dataset.is_other_than(&order.name, order.epoch) {
-            return Err(failed("another dataset has this id by now".into()));
-        }
-        let placed = self.place_member(&dataset, (member, part.arrival), &part.files);
+        let of = (&*order.name, order.epoch);
+        let placed = self.place_member(id, of, (member, part.arrival), &part.files);
         let home = placed.map_err(|error| failed(error.into()))?;
         // Where there is a catalog, they have been made with the files.
         if !self.dataset(id).map_err(|error| failed(error.into()))?.life.is_complete() {
