@@ -8,7 +8,9 @@ use scrfs::ids::NodeRank;
 
 use crate::bell::Ringer;
 use crate::comm::buffers::Buffers;
+use crate::comm::bytes::Bytes;
 use crate::comm::{CommError, Lane, Received, Transport};
+use crate::jobs::block::{Address, Announced, Arrival, Block};
 use crate::message::PeerMessage;
 use crate::open::{self, OpenError};
 use crate::tree::{Place, Ranks, Route};
@@ -19,12 +21,12 @@ const LEAD: NodeRank = NodeRank(0);
 /// Something that came.
 #[derive(Debug)]
 pub enum Heard {
-    /// It is on its way to other nodes, and nothing is to be done here.
+    /// It is on its way to other nodes, or announces what comes: nothing is to be done here.
     Passing,
     /// A message, and who sent it first.
     Message(NodeRank, PeerMessage),
-    /// A block of a job, as it was sent.
-    Block(NodeRank, Vec<u8>),
+    /// A block of a job.
+    Block(Address, Block),
 }
 
 /// The other coordinators.
@@ -35,14 +37,16 @@ pub struct Peers<T> {
     /// From whom the next control message is to be passed on, and whom it is for.
     passing: Option<(NodeRank, Ranks)>,
     /// Blocks held back while the transport has no room; bounded by the jobs' credits.
-    held: VecDeque<(NodeRank, Vec<u8>)>,
+    held: VecDeque<(NodeRank, Address, Bytes)>,
+    announced: Announced,
 }
 
 impl<T: Transport> Peers<T> {
     /// After the opening; `fanout` is that of the tree.
     pub fn new(transport: T, ringer: Ringer, fanout: u32) -> Self {
         let place = Place::new(transport.rank(), transport.size(), fanout);
-        Self { transport, ringer, place, passing: None, held: VecDeque::new() }
+        let (held, announced) = Default::default();
+        Self { transport, ringer, place, passing: None, held, announced }
     }
 
     /// Gives back what outlives a session.
@@ -108,8 +112,8 @@ impl<T: Transport> Peers<T> {
     }
 
     /// Has a block sent by [`Peers::send_held`].
-    pub fn send_block(&mut self, to: NodeRank, bytes: Vec<u8>) {
-        self.held.push_back((to, bytes));
+    pub fn send_block(&mut self, to: NodeRank, address: Address, bytes: Bytes) {
+        self.held.push_back((to, address, bytes));
     }
 
     /// Sends blocks, as long as the transport has room.
@@ -118,8 +122,9 @@ impl<T: Transport> Peers<T> {
     /// The transport failed.
     pub fn send_held(&mut self) -> Result<(), CommError> {
         while self.transport.has_room() {
-            let Some((node, bytes)) = self.held.pop_front() else { break };
+            let Some((node, address, bytes)) = self.held.pop_front() else { break };
             self.ringer.sends(node);
+            self.transport.send(node, Lane::Bulk, address.to_message())?;
             self.transport.send(node, Lane::Bulk, bytes)?;
         }
         Ok(())
@@ -142,7 +147,13 @@ impl<T: Transport> Peers<T> {
         let Received { from, lane, bytes } = received;
         self.ringer.received(from);
         if lane == Lane::Bulk {
-            return Ok(Heard::Block(from, bytes));
+            return match self.announced.take(from, bytes) {
+                Arrival::Announced => Ok(Heard::Passing),
+                Arrival::Block(address, block) => Ok(Heard::Block(address, block)),
+                Arrival::Senseless => {
+                    Err(OpenError::Message(from, "neither a block nor its address".to_owned()))
+                }
+            };
         }
         if let Some((_, ranks)) = self.passing.take_if(|(above, _)| *above == from) {
             let bytes = Arc::new(bytes);

@@ -18,7 +18,7 @@ use crate::bell::{Ringer, Trust};
 use crate::comm::{CommError, Received, Transport};
 use crate::inbox::Inbox;
 use crate::jobs::Jobs;
-use crate::jobs::block::{Block, Outgoing, Stream};
+use crate::jobs::block::{Address, Outgoing, Stream};
 use crate::jobs::link::Connector;
 use crate::lead::{Input, Lack, Lead, Output};
 use crate::message::{Opening, PeerMessage};
@@ -308,10 +308,7 @@ impl<T: Transport> Coordinator<T> {
         match heard {
             Heard::Passing => Ok(()),
             Heard::Message(from, message) => self.heard(from, message),
-            Heard::Block(from, bytes) => {
-                let Some((job, stream, block)) = Block::from_message(bytes) else {
-                    return Err(OpenError::Message(from, "a block that is too short".to_owned()).into());
-                };
+            Heard::Block(Address { job, stream }, block) => {
                 self.jobs.arrived(job, stream, block);
                 Ok(())
             }
@@ -365,8 +362,8 @@ impl<T: Transport> Coordinator<T> {
                 }
                 Ok(())
             }
-            Wake::Job(Outgoing::Block { node, job, stream, block }) => {
-                self.peers.send_block(node, block.into_message(job, stream));
+            Wake::Job(Outgoing::Block { node, address, bytes }) => {
+                self.peers.send_block(node, address, bytes);
                 Ok(())
             }
             Wake::Job(Outgoing::Credit { node, job, stream: Stream { from, to } }) => {

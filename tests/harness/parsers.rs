@@ -21,7 +21,7 @@ use scrfs::record::{AnyRecord, Rank2File, RecordKind, RedundancyFileName, Redund
 use scrfs::redundancy::geometry::{Geometry, LogicalFile, Part, blocks};
 use scrfs::status::survives;
 use scrfs::store::log;
-use scrfs_coordinator::jobs::block::Block;
+use scrfs_coordinator::jobs::block::Announced;
 use scrfs_coordinator::open;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -132,7 +132,7 @@ pub fn wire(bytes: &[u8]) {
         let again = codec::encode(&message).map(|frame| open::decode(NodeRank(1), &frame[4..]).ok());
         assert_eq!(again, Ok(Some(message)));
     }
-    let _ = Block::from_message(bytes.to_vec());
+    let _ = Announced::default().take(NodeRank(1), bytes.to_vec());
     if let Ok(path) = RelPath::new(bytes) {
         assert!(path.names().all(|name| !name.is_empty() && name != b".."));
     }

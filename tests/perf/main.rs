@@ -102,9 +102,7 @@ fn enter_namespace() -> io::Error {
 
 fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
     let mut rows = if arguments.wants(spin::NAME) { spin::rows(arguments)? } else { Vec::new() };
-    if arguments.wants(protect::NAME) {
-        rows.extend(protect::rows(arguments)?);
-    }
+    rows.extend(protect::rows(arguments)?);
     if arguments.wants(quiet::NAME) {
         rows.extend(quiet::rows(arguments)?);
     }

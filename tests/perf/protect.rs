@@ -102,30 +102,48 @@ pub(crate) fn rows(arguments: &Arguments) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for extents in [&[Extent::Four64, Extent::Four256][..], &[Extent::Eight128][..]] {
         let config = Config { cache_size: "2g".into(), ..Config::new(extents[0].nodes()) };
-        {
+        if any_wanted(arguments, Medium::SharedMemory, extents) {
             let cluster = Cluster::start(&config)?;
-            rows.extend(over(&SharedMemory::new(&cluster)?, extents, arguments.pairs)?);
+            rows.extend(over(&SharedMemory::new(&cluster)?, extents, arguments)?);
         }
-        let cluster = Cluster::start(&config)?;
-        let job = Job::new(&cluster, NAME);
-        let nodes = cluster.size();
-        job.mount(0..nodes);
-        rows.extend(over(&Network { job, nodes }, extents, arguments.pairs)?);
+        if any_wanted(arguments, Medium::Network, extents) {
+            let cluster = Cluster::start(&config)?;
+            let job = Job::new(&cluster, NAME);
+            let nodes = cluster.size();
+            job.mount(0..nodes);
+            rows.extend(over(&Network { job, nodes }, extents, arguments)?);
+        }
     }
     Ok(rows)
 }
 
-fn over<R: Runs>(runs: &R, extents: &[Extent], pairs: usize) -> io::Result<Vec<Row>> {
+fn any_wanted(arguments: &Arguments, medium: Medium, extents: &[Extent]) -> bool {
+    extents.iter().any(|extent| wanted(arguments, medium, *extent).next().is_some())
+}
+
+fn wanted(
+    arguments: &Arguments,
+    medium: Medium,
+    extent: Extent,
+) -> impl Iterator<Item = (Measure, Scheme)> + use<'_> {
+    let schemes = [Scheme::Partner, Scheme::Xor, Scheme::Rs1, Scheme::Rs2];
+    let all = schemes.into_iter().map(move |scheme| (Measure::Protect(medium, extent, scheme), scheme));
+    all.filter(|(measure, _)| arguments.wants(NAME) || arguments.wants(&measure.name()))
+}
+
+fn over<R: Runs>(runs: &R, extents: &[Extent], arguments: &Arguments) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &extent in extents {
         let mut rings = Vec::new();
-        for scheme in [Scheme::Partner, Scheme::Xor, Scheme::Rs1, Scheme::Rs2] {
-            let measure = Measure::Protect(R::MEDIUM, extent, scheme);
+        for (measure, scheme) in wanted(arguments, R::MEDIUM, extent) {
             eprintln!("{NAME}: {}", measure.name());
-            let times = measured(runs, extent.mib() << 20, scheme, pairs)?;
+            let times = measured(runs, extent.mib() << 20, scheme, arguments.pairs)?;
             let (_, _, bound) = settings(scheme);
             rows.push(row(measure, &times.native, &times.marker, Some(bound)));
             rings.push(times);
+        }
+        if rings.is_empty() {
+            continue;
         }
         let all = |of: fn(&Times) -> &Vec<f64>| rings.iter().flat_map(of).copied().collect::<Vec<_>>();
         let (native, ring) = (all(|times| &times.native), all(|times| &times.ring));

@@ -6,11 +6,15 @@ use std::sync::Arc;
 
 use scrfs::lock::Mutex;
 
+use super::bytes::Bytes;
+
 /// Bytes that are kept for later use. The buffers in use are bounded by the jobs' credits and by
 /// [`super::BULK_BYTES_MAX`].
 const SPARE_BYTES_MAX: usize = 16 << 20;
-/// Buffers that are kept for later use, however small they are.
+/// Buffers that are kept for later use.
 const SPARE_MAX: usize = 64;
+/// Shorter ones, as the addresses of blocks are in, are not worth keeping.
+const SPARE_BYTES_MIN: usize = 4096;
 
 /// The buffers of one node. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +40,15 @@ impl Buffers {
         self.0.lock().give(buffer);
     }
 
+    /// The same for bytes that were sent, once nobody else sends them.
+    pub fn give_last(&self, bytes: Bytes) {
+        if let Bytes::Buffer(buffer) = bytes
+            && let Ok(buffer) = Arc::try_unwrap(buffer)
+        {
+            self.give(buffer);
+        }
+    }
+
     /// Frees all that are kept.
     pub fn clear(&self) {
         *self.0.lock() = Spare::default();
@@ -51,6 +64,9 @@ impl Spare {
     }
 
     fn give(&mut self, buffer: Vec<u8>) {
+        if buffer.len() < SPARE_BYTES_MIN {
+            return;
+        }
         self.bytes += buffer.len();
         self.buffers.push_back(buffer);
         while self.bytes > SPARE_BYTES_MAX || self.buffers.len() > SPARE_MAX {
@@ -66,22 +82,33 @@ mod tests {
 
     #[test]
     fn a_buffer_is_used_again_by_who_asks_for_its_length() {
+        const LEN: usize = SPARE_BYTES_MIN;
         let buffers = Buffers::default();
-        buffers.give(vec![1; 5]);
-        buffers.give(vec![2; 5]);
-        buffers.give(vec![3; 6]);
-        assert_eq!(buffers.take(5), [2; 5]);
-        assert_eq!(buffers.take(5), [1; 5]);
-        assert_eq!(buffers.take(5), [0; 5]);
+        buffers.give(vec![1; LEN]);
+        buffers.give(vec![2; LEN]);
+        buffers.give(vec![3; LEN + 1]);
+        assert_eq!(buffers.take(LEN), [2; LEN]);
+        assert_eq!(buffers.take(LEN), [1; LEN]);
+        assert_eq!(buffers.take(LEN), [0; LEN]);
         buffers.clear();
-        assert_eq!(buffers.take(6), [0; 6]);
+        assert_eq!(buffers.take(LEN + 1), [0; LEN + 1]);
+    }
+
+    #[test]
+    fn what_is_sent_to_many_is_kept_once_the_last_has_it() {
+        let buffers = Buffers::default();
+        let bytes = Bytes::from(vec![7; SPARE_BYTES_MIN]);
+        buffers.give_last(bytes.clone());
+        assert_eq!(buffers.take(SPARE_BYTES_MIN), [0; SPARE_BYTES_MIN]);
+        buffers.give_last(bytes);
+        assert_eq!(buffers.take(SPARE_BYTES_MIN), [7; SPARE_BYTES_MIN]);
     }
 
     #[test]
     fn no_more_is_kept_than_is_said() {
         let buffers = Buffers::default();
         for _ in 0..2 * SPARE_MAX {
-            buffers.give(vec![1]);
+            buffers.give(vec![1; SPARE_BYTES_MIN]);
         }
         let half = SPARE_BYTES_MAX / 2;
         for byte in 1..4 {

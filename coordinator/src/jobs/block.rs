@@ -1,14 +1,13 @@
-//! A block of bytes on its way between two shares of a job, with room in front for its address: it
-//! is filled, combined, sent and received in one buffer.
+//! A block of bytes on its way between two shares of a job. Its address goes before it as a message
+//! of its own, so that the block itself may be sent from wherever its bytes are.
+
+use std::collections::BTreeMap;
 
 use scrfs::ids::NodeRank;
 
 use crate::comm::buffers::Buffers;
+use crate::comm::bytes::Bytes;
 use crate::job::JobId;
-
-/// Bytes in front of the payload: job (8), stream's source and target position (4 each). Keeps the
-/// payload aligned for wide XOR.
-const HEADER: usize = 16;
 
 /// One direction between two shares of a job, by their positions in the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,19 +18,19 @@ pub struct Stream {
     pub to: u32,
 }
 
-/// A payload and the room for its address.
+/// Bytes of a job that one share fills, combines or receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block(Vec<u8>);
 
 impl Block {
-    /// A payload of `len` zero bytes.
+    /// `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
-        Self(vec![0; HEADER + len])
+        Self(vec![0; len])
     }
 
-    /// A payload of `len` bytes that somebody else has used: whatever is in them.
+    /// `len` bytes that somebody else has used: whatever is in them.
     pub fn used(len: usize, buffers: &Buffers) -> Self {
-        Self(buffers.take(HEADER + len))
+        Self(buffers.take(len))
     }
 
     /// One that carries these bytes.
@@ -41,6 +40,11 @@ impl Block {
         block
     }
 
+    /// One that came.
+    pub fn received(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
     /// It was read, and another block may have its buffer.
     pub fn free(self, buffers: &Buffers) {
         buffers.give(self.0);
@@ -48,52 +52,93 @@ impl Block {
 
     /// Takes the last `len` bytes of it away; `None` where it has no more than these.
     pub fn split_last(&mut self, len: usize, buffers: &Buffers) -> Option<Self> {
-        let rest = self.payload().len().checked_sub(len).filter(|rest| *rest > 0)?;
-        let last = Self::of(&self.payload()[rest..], buffers);
-        self.0.truncate(HEADER + rest);
+        let rest = self.0.len().checked_sub(len).filter(|rest| *rest > 0)?;
+        let last = Self::of(&self.0[rest..], buffers);
+        self.0.truncate(rest);
         Some(last)
     }
 
     /// The bytes it carries.
     pub fn payload(&self) -> &[u8] {
-        &self.0[HEADER..]
+        &self.0
     }
 
     /// The bytes it carries.
     pub fn payload_mut(&mut self) -> &mut [u8] {
-        &mut self.0[HEADER..]
+        &mut self.0
+    }
+}
+
+impl From<Block> for Bytes {
+    fn from(block: Block) -> Self {
+        block.0.into()
+    }
+}
+
+/// Of which job a block is, and between which of its shares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// The job.
+    pub job: JobId,
+    /// Between which shares.
+    pub stream: Stream,
+}
+
+impl Address {
+    /// The message that announces a block: job (8 bytes), the stream's source and target position
+    /// (4 each).
+    pub fn to_message(self) -> Vec<u8> {
+        let Self { job, stream: Stream { from, to } } = self;
+        [&job.0.to_le_bytes()[..], &from.to_le_bytes(), &to.to_le_bytes()].concat()
     }
 
-    /// The message for the transport.
-    pub fn into_message(mut self, job: JobId, stream: Stream) -> Vec<u8> {
-        self.0[..8].copy_from_slice(&job.0.to_le_bytes());
-        self.0[8..12].copy_from_slice(&stream.from.to_le_bytes());
-        self.0[12..HEADER].copy_from_slice(&stream.to.to_le_bytes());
-        self.0
+    fn from_message(bytes: &[u8]) -> Option<Self> {
+        let (job, stream) = bytes.split_first_chunk()?;
+        let (from, to) = stream.split_first_chunk()?;
+        let stream = Stream { from: u32::from_le_bytes(*from), to: u32::from_le_bytes(to.try_into().ok()?) };
+        Some(Self { job: JobId(u64::from_le_bytes(*job)), stream })
     }
+}
 
-    /// Reads a message of the transport; `None` when it is too short to be one.
-    pub fn from_message(bytes: Vec<u8>) -> Option<(JobId, Stream, Self)> {
-        let job = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
-        let from = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
-        let to = u32::from_le_bytes(bytes.get(12..HEADER)?.try_into().ok()?);
-        Some((JobId(job), Stream { from, to }, Self(bytes)))
+/// What other nodes have announced; of each node at most one block.
+#[derive(Debug, Default)]
+pub struct Announced(BTreeMap<NodeRank, Address>);
+
+/// A message between shares.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// A block will come from there.
+    Announced,
+    /// It came.
+    Block(Address, Block),
+    /// It is neither.
+    Senseless,
+}
+
+impl Announced {
+    /// Takes the next message of the bulk lane from a node. They come in the order in which they
+    /// were sent.
+    pub fn take(&mut self, from: NodeRank, bytes: Vec<u8>) -> Arrival {
+        if let Some(address) = self.0.remove(&from) {
+            return Arrival::Block(address, Block::received(bytes));
+        }
+        let Some(address) = Address::from_message(&bytes) else { return Arrival::Senseless };
+        self.0.insert(from, address);
+        Arrival::Announced
     }
 }
 
 /// What a job's workers hand to the transport's thread.
 #[derive(Debug, PartialEq)]
 pub enum Outgoing {
-    /// A block for the node of `stream.to`.
+    /// A block for the share at the stream's end.
     Block {
         /// Where that share runs.
         node: NodeRank,
-        /// The job.
-        job: JobId,
-        /// Between which shares.
-        stream: Stream,
-        /// The bytes.
-        block: Block,
+        /// Whose it is.
+        address: Address,
+        /// What is in it.
+        bytes: Bytes,
     },
     /// One block of `stream` was consumed: its sender may send another.
     Credit {
@@ -121,14 +166,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_keeps_its_address_and_payload() {
-        let mut block = Block::zeroed(3);
-        block.payload_mut().copy_from_slice(b"abc");
-        let stream = Stream { from: 3, to: 700 };
-        let bytes = block.clone().into_message(JobId(9), stream);
-        let (job, s, b) = Block::from_message(bytes).unwrap();
-        assert_eq!((job, s, b.payload()), (JobId(9), stream, &b"abc"[..]));
-        assert!(Block::from_message(vec![0; 15]).is_none());
+    fn a_block_comes_behind_its_address() {
+        let address = |to| Address { job: JobId(9 << 40), stream: Stream { from: 3, to } };
+        let (mut announced, one, other) = (Announced::default(), NodeRank(1), NodeRank(2));
+        assert_eq!(announced.take(one, address(700).to_message()), Arrival::Announced);
+        assert_eq!(announced.take(other, address(7).to_message()), Arrival::Announced);
+        // Whatever is in it.
+        let block = |bytes| Block::received(bytes);
+        let looks_like_one = address(8).to_message();
+        let came = announced.take(one, looks_like_one.clone());
+        assert_eq!(came, Arrival::Block(address(700), block(looks_like_one)));
+        assert_eq!(announced.take(other, vec![5]), Arrival::Block(address(7), block(vec![5])));
+        for length in [0, 15, 17] {
+            assert_eq!(announced.take(one, vec![0; length]), Arrival::Senseless);
+        }
     }
 
     #[test]

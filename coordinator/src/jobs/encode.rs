@@ -1,32 +1,32 @@
 //! The *encode* job: every file of a member is read once, its CRC taken, and the set's redundancy
 //! data made on the way.
 //!
-//! A member's share is two threads with a few blocks between them: one reads, combines with what
-//! comes from the left neighbour and sends to the right one, the other writes this member's
-//! redundancy file. Each hand-over to a third would stand behind the time slices of a program that
-//! spins. [`super::plan`] has the order of the blocks.
+//! A member's share is two threads that have nothing to do with one another: one gives this
+//! member's bytes to those that hold the parities of them, the other adds up what the others give
+//! and writes this member's redundancy file. [`scrfs::redundancy::plan`] has the order of the
+//! blocks.
 
+use std::cmp::Reverse;
+use std::ops::Range;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use scrfs::ids::{DatasetId, Member};
-use scrfs::redundancy::code::Code;
-use scrfs::redundancy::geometry::{Geometry, blocks};
+use scrfs::redundancy::kernel::{add_multiple, multiply_by};
 use scrfs::redundancy::payload::Payloads;
-use scrfs::redundancy::{left, right};
+use scrfs::redundancy::plan::{Addend, Gift, Intake, gifts, intakes};
 
 use super::block::Block;
 use super::error::{JobError, fault};
 use super::files::{AT_HAND, Files, Reader};
 use super::header::{Described, SetRecord};
 use super::link::{Daemon, Finish};
-use super::plan::{Turn, encode_turns, len, put};
+use super::plan::{Pace, len};
 use super::redundancy_file::RedundancyWriter;
 use super::streams::Peers;
 use crate::job::{Job, JobOutput, SetMember};
 
-/// Blocks between the threads of a share.
-const PIPE: usize = 4;
+/// What is behind the ends of all members' files.
+static ZEROS: [u8; AT_HAND] = [0; AT_HAND];
 
 /// One member's share.
 pub fn run(job: &Job, block: usize, daemon: &Daemon, peers: &Peers) -> Result<JobOutput, JobError> {
@@ -44,7 +44,9 @@ pub fn run(job: &Job, block: usize, daemon: &Daemon, peers: &Peers) -> Result<Jo
     let Some(SetMember { member, .. }) = set.get(me as usize) else {
         return Err(record.unfit("no such position"));
     };
-    let share = Share { id, member: *member, me, block, record: &record, daemon, peers };
+    let Pace { block, window } = Pace::of(record.payloads(), block);
+    let share =
+        Share { id, member: *member, me, block, record: &record, daemon, peers: &peers.within(window) };
     let fresh = fresh.as_ref().filter(|fresh| fresh.members.contains(member));
     let begun = fresh.map_or(Ok(()), |fresh| daemon.begin_member(&fresh.catalog, *member));
     let result = begun.and_then(|()| share.encode()).and_then(|(crcs, redundancy)| {
@@ -76,8 +78,7 @@ impl Share<'_> {
         let files = self.record.files(self.me)?;
         match self.record.payloads() {
             Payloads::None => Ok((self.read_through(files)?, None)),
-            Payloads::Copies { .. } => self.with_copies(files),
-            Payloads::Parities(geometry, code) => self.with_parity(*geometry, code, files),
+            Payloads::Copies { .. } | Payloads::Parities(..) => self.exchange(files),
         }
     }
 
@@ -96,26 +97,12 @@ impl Share<'_> {
         reader.finish()
     }
 
-    fn with_parity(&self, geometry: Geometry, code: &Code, files: &Files) -> Result<Encoded, JobError> {
-        let (parity_out, parity) = bounded(PIPE);
+    /// Gives this member's blocks to who needs them, and keeps what comes from the others.
+    fn exchange(&self, files: &Files) -> Result<Encoded, JobError> {
         std::thread::scope(|scope| {
-            // Each thread owns its end, so that the other's waits end with it.
-            let writing = begin(scope, move || self.noted(self.write(geometry, &parity)))?;
-            let combined = self.noted(self.combine(geometry, code, files, &parity_out));
-            drop(parity_out);
+            let keeping = begin(scope, || self.noted(self.keep()))?;
+            let given = self.noted(self.give(files));
             // The cause first, then what it took along.
-            match (combined, joined(writing.join())) {
-                (Ok(crcs), Ok(redundancy)) => Ok((crcs, Some(redundancy))),
-                (combined, redundancy) => Err(first_cause([combined.err(), redundancy.err()])),
-            }
-        })
-    }
-
-    /// PARTNER: the files go to the right neighbour, and those of the left one are kept as a copy.
-    fn with_copies(&self, files: &Files) -> Result<Encoded, JobError> {
-        std::thread::scope(|scope| {
-            let keeping = begin(scope, || self.noted(self.keep_copy()))?;
-            let given = self.noted(self.give_copy(files));
             match (given, joined(keeping.join())) {
                 (Ok(crcs), Ok(redundancy)) => Ok((crcs, Some(redundancy))),
                 (given, kept) => Err(first_cause([given.err(), kept.err()])),
@@ -123,23 +110,33 @@ impl Share<'_> {
         })
     }
 
-    fn give_copy(&self, files: &Files) -> Result<Vec<u32>, JobError> {
-        let right = self.record.neighbour(self.me, right)?;
+    /// CRC32 of each file.
+    fn give(&self, files: &Files) -> Result<Vec<u32>, JobError> {
+        let (payloads, lengths, buffers) =
+            (self.record.payloads(), self.record.lengths(), self.peers.buffers());
         let mut reader = Reader::new(files, self.daemon);
-        for range in blocks(files.bytes(), self.block as u64) {
+        for Gift { bytes, to } in gifts(payloads, &lengths, self.me as usize, self.block as u64) {
             fault("encode.block")?;
-            self.peers.send(right, self.read(&mut reader, range.start, len(&range))?)?;
+            let block = reader.take(bytes.start, len(&bytes), buffers)?;
+            to.into_iter().try_for_each(|to| self.peers.send(self.record.at(to)?, block.clone()))?;
         }
         reader.finish()
     }
 
-    fn keep_copy(&self) -> Result<(String, u64, u32), JobError> {
-        let left = self.record.neighbour(self.me, left)?;
+    /// Name, size and CRC32 of the redundancy file.
+    fn keep(&self) -> Result<(String, u64, u32), JobError> {
+        let (payloads, lengths) = (self.record.payloads(), self.record.lengths());
         let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
-        for range in blocks(self.record.files(left)?.bytes(), self.block as u64) {
-            let block = self.peers.recv(left, len(&range))?;
-            writer.write(range.start, block.payload())?;
-            block.free(self.peers.buffers());
+        for Intake { sums, addends } in intakes(payloads, &lengths, self.me as usize, self.block as u64) {
+            let mut parts: Vec<Vec<(Block, u8)>> = sums.iter().map(|_| Vec::new()).collect();
+            for Addend { from, sum, bytes, factor } in addends {
+                let block = self.peers.recv(self.record.at(from)?, len(&(0..bytes)))?;
+                parts[sum].push((block, factor));
+            }
+            for (sum, mut parts) in sums.into_iter().zip(parts) {
+                write_sum(&mut writer, &sum, &mut parts)?;
+                parts.into_iter().for_each(|(part, _)| part.free(self.peers.buffers()));
+            }
         }
         writer.finish()
     }
@@ -151,87 +148,35 @@ impl Share<'_> {
         }
         result
     }
-
-    /// The turns of this member. The sums of a block that travel together are no larger than one
-    /// block may be.
-    fn turns(&self, geometry: Geometry) -> impl Iterator<Item = Turn> {
-        encode_turns(geometry, self.me as usize, self.block / geometry.parities())
-    }
-
-    /// Adds this member's bytes to the sums that come from the left neighbour, several blocks of
-    /// which are on their way; CRC32 of each file.
-    fn combine(
-        &self,
-        geometry: Geometry,
-        code: &Code,
-        files: &Files,
-        parity: &Sender<Parity>,
-    ) -> Result<Vec<u32>, JobError> {
-        let left = self.record.neighbour(self.me, left)?;
-        let right = self.record.neighbour(self.me, right)?;
-        let factors = code.coefficients_of(self.me as usize);
-        let mut reader = Reader::new(files, self.daemon);
-        let buffers = self.peers.buffers();
-        let mut own = vec![0; self.block.min(AT_HAND)];
-        for Turn { step, block: range } in self.turns(geometry) {
-            fault("encode.block")?;
-            let len = len(&range);
-            let part = geometry.part(self.me as usize, step.column);
-            let at = geometry.range(part, &range).start;
-            let came = if step.receive > 0 { Some(self.peers.recv(left, step.receive * len)?) } else { None };
-            match came {
-                came if step.adds() => {
-                    let begins = came.is_none();
-                    let mut sums = came.unwrap_or_else(|| Block::used(factors.len() * len, buffers));
-                    for from in (0..len).step_by(own.len()) {
-                        let own = &mut own[..(len - from).min(AT_HAND)];
-                        reader.read(at + from as u64, own)?;
-                        for (sum, factor) in sums.payload_mut().chunks_exact_mut(len).zip(&factors) {
-                            put(&mut sum[from..from + own.len()], own, *factor, begins);
-                        }
-                    }
-                    self.peers.send(right, sums)?;
-                }
-                Some(mut sums) => {
-                    let last = sums.split_last(len, buffers);
-                    let kept = if let Some(last) = last {
-                        self.peers.send(right, sums)?;
-                        last
-                    } else {
-                        sums
-                    };
-                    parity.send(Parity { at, block: kept }).map_err(|_| ended())?;
-                }
-                None => return Err(self.record.unfit("a step without bytes")),
-            }
-        }
-        reader.finish()
-    }
-
-    fn read(&self, reader: &mut Reader<'_>, offset: u64, len: usize) -> Result<Block, JobError> {
-        let mut block = Block::used(len, self.peers.buffers());
-        reader.read(offset, block.payload_mut())?;
-        Ok(block)
-    }
-
-    fn write(&self, geometry: Geometry, parity: &Receiver<Parity>) -> Result<(String, u64, u32), JobError> {
-        let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
-        let mut left = geometry.payload();
-        while left > 0 {
-            let Parity { at, block } = parity.recv().map_err(|_| ended())?;
-            writer.write(at, block.payload())?;
-            left = left.saturating_sub(block.payload().len() as u64);
-            block.free(self.peers.buffers());
-        }
-        writer.finish()
-    }
 }
 
-/// A block of this member's redundancy data.
-struct Parity {
-    /// Where it begins in the payload.
-    at: u64,
-    block: Block,
+/// Writes the sum of `parts`, each times its factor, at `sum` of the payload. Where they end before
+/// that there are zeros.
+fn write_sum(
+    writer: &mut RedundancyWriter,
+    sum: &Range<u64>,
+    parts: &mut [(Block, u8)],
+) -> Result<(), JobError> {
+    // In the longest one, bit by bit, so that each is at hand when it is written.
+    parts.sort_by_key(|(part, _)| Reverse(part.payload().len()));
+    let mut done = 0;
+    if let Some(((longest, factor), others)) = parts.split_first_mut() {
+        for bit in longest.payload_mut().chunks_mut(AT_HAND) {
+            multiply_by(bit, *factor);
+            for (other, factor) in &*others {
+                let other = other.payload();
+                let end = other.len().min(done + bit.len());
+                add_multiple(bit, other.get(done..end).unwrap_or_default(), *factor);
+            }
+            writer.write(sum.start + done as u64, bit)?;
+            done += bit.len();
+        }
+    }
+    let rest = len(sum).saturating_sub(done);
+    (0..rest).step_by(AT_HAND).try_for_each(|at| {
+        let zeros = &ZEROS[..(rest - at).min(AT_HAND)];
+        writer.write(sum.start + (done + at) as u64, zeros)
+    })
 }
 
 /// A thread of this share ended; its own error says why.

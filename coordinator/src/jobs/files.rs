@@ -9,6 +9,7 @@ use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use scrfs::ids::{DatasetId, Member};
@@ -19,6 +20,8 @@ use scrfs::transfer::sparse;
 
 use super::error::JobError;
 use super::link::Daemon;
+use crate::comm::buffers::Buffers;
+use crate::comm::bytes::{Bytes, Mapping};
 
 /// How often the daemon is told how much of a member is read.
 const TELL: Duration = Duration::from_millis(250);
@@ -26,6 +29,9 @@ const TELL: Duration = Duration::from_millis(250);
 /// Bytes that are read or written and summed up in turn: they are in the processor's own cache the
 /// second time.
 pub(super) const AT_HAND: usize = 128 << 10;
+
+/// Fewer bytes are sooner copied than mapped.
+const MAPPED_MIN: usize = 64 << 10;
 
 /// Names and sizes of a member's files, in the order of its logical file.
 #[derive(Debug, Clone)]
@@ -102,26 +108,27 @@ impl Files {
 }
 
 /// Files that have had some of their bytes, and how many are left.
+#[derive(Default)]
 struct Open(BTreeMap<usize, (File, u64)>);
 
 impl Open {
-    /// The file, opened by `open` when this is its first byte; given back, to be closed, after the
-    /// last of `len` more.
-    fn with(
+    /// The file; opened by `open`, which gives its size too, when this is its first byte.
+    fn file(
         &mut self,
         index: usize,
-        len: usize,
         open: impl FnOnce() -> Result<(File, u64), JobError>,
-        use_it: impl FnOnce(&File) -> Result<(), JobError>,
-    ) -> Result<Option<File>, JobError> {
-        let mut entry = match self.0.entry(index) {
-            Entry::Occupied(entry) => entry,
-            Entry::Vacant(entry) => entry.insert_entry(open()?),
-        };
-        let (file, left) = entry.get_mut();
-        use_it(file)?;
+    ) -> Result<&File, JobError> {
+        Ok(match self.0.entry(index) {
+            Entry::Occupied(entry) => &entry.into_mut().0,
+            Entry::Vacant(entry) => &entry.insert(open()?).0,
+        })
+    }
+
+    /// It has had `len` more of its bytes; given back, to be closed, after the last.
+    fn done(&mut self, index: usize, len: usize) -> Option<File> {
+        let (_, left) = self.0.get_mut(&index)?;
         *left = left.saturating_sub(len as u64);
-        Ok(if *left == 0 { Some(entry.remove().0) } else { None })
+        if *left == 0 { self.0.remove(&index).map(|(file, _)| file) } else { None }
     }
 }
 
@@ -133,6 +140,8 @@ pub struct Reader<'a> {
     crcs: SegmentCrcs,
     /// The number that each file had when it was opened; 0 before that.
     inodes: Vec<u64>,
+    /// The file system and the kernel can do so, as far as is known.
+    maps: bool,
     /// Bytes read, and when the daemon was told how many.
     done: u64,
     told: Instant,
@@ -142,41 +151,82 @@ impl<'a> Reader<'a> {
     /// Opens nothing yet.
     pub fn new(files: &'a Files, daemon: &'a Daemon) -> Self {
         let crcs = SegmentCrcs::new(files.sizes.iter().copied());
-        let (open, inodes) = (Open(BTreeMap::new()), vec![0; files.sizes.len()]);
-        Self { files, daemon, open, crcs, inodes, done: 0, told: Instant::now() }
+        let (open, inodes) = (Open::default(), vec![0; files.sizes.len()]);
+        Self { files, daemon, open, crcs, inodes, maps: true, done: 0, told: Instant::now() }
     }
 
     /// Fills `buffer` from `offset` of the logical file, beyond whose end there are zeros. No byte
     /// may be read twice.
     pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), JobError> {
-        let (files, daemon) = (self.files, self.daemon);
+        let files = self.files;
         let data = files.bytes().saturating_sub(offset);
         if let Some(padding) = usize::try_from(data).ok().and_then(|data| buffer.get_mut(data..)) {
             padding.fill(0);
         }
         for (index, at, range) in files.runs(offset, buffer.len()) {
             let (bytes, len) = (&mut buffer[range.clone()], range.len());
-            let (crcs, inodes) = (&mut self.crcs, &mut self.inodes);
-            let open = || {
-                let (file, inode) = open_checked(files, daemon, index)?;
-                inodes[index] = inode;
-                Ok((file, files.sizes[index]))
-            };
-            let read = |file: &File| {
-                bytes.chunks_mut(AT_HAND).zip((at..).step_by(AT_HAND)).try_for_each(|(bytes, at)| {
-                    file.read_exact_at(bytes, at).map_err(|e| files.io("read", index, e))?;
-                    crcs.add(index, at, bytes).map_err(|e| files.crc(e))
-                })
-            };
-            let done = self.open.with(index, len, open, read);
-            done.map_err(|error| self.unless_moved(error, index))?;
-            self.done += len as u64;
-        }
-        if self.told.elapsed() >= TELL {
-            daemon.progress(files.id, self.done, files.bytes());
-            self.told = Instant::now();
+            self.fill(index, at, bytes).map_err(|error| self.unless_moved(error, index))?;
+            self.have_read(index, len);
         }
         Ok(())
+    }
+
+    /// `len` bytes from `offset` of the logical file, none of them behind its end, to be sent: from
+    /// where the file system has them if they are all of one file, else in a buffer. No byte may be
+    /// read twice.
+    pub fn take(&mut self, offset: u64, len: usize, buffers: &Buffers) -> Result<Bytes, JobError> {
+        let mut runs = self.files.runs(offset, len);
+        if let (Some((index, at, range)), None) = (runs.next(), runs.next())
+            && self.maps
+            && range.len() == len
+            && len >= MAPPED_MIN
+        {
+            let mapped = self.map(index, at, len).map_err(|error| self.unless_moved(error, index))?;
+            if let Some(mapped) = mapped {
+                self.have_read(index, len);
+                return Ok(mapped);
+            }
+        }
+        let mut block = buffers.take(len);
+        self.read(offset, &mut block)?;
+        Ok(block.into())
+    }
+
+    /// Reads into `bytes` from `at` of a file.
+    fn fill(&mut self, index: usize, at: u64, bytes: &mut [u8]) -> Result<(), JobError> {
+        let Self { files, daemon, open, crcs, inodes, .. } = self;
+        let file = open.file(index, || open_checked(files, daemon, inodes, index))?;
+        bytes.chunks_mut(AT_HAND).zip((at..).step_by(AT_HAND)).try_for_each(|(bytes, at)| {
+            file.read_exact_at(bytes, at).map_err(|e| files.io("read", index, e))?;
+            crcs.add(index, at, bytes).map_err(|e| files.crc(e))
+        })
+    }
+
+    /// The `len` bytes from `at` of a file; `None` where they have to be read in the ordinary way.
+    fn map(&mut self, index: usize, at: u64, len: usize) -> Result<Option<Bytes>, JobError> {
+        let Self { files, daemon, open, crcs, inodes, .. } = self;
+        let file = open.file(index, || open_checked(files, daemon, inodes, index))?;
+        match Mapping::of(file, at, len) {
+            Ok(mapping) => {
+                let bytes = Bytes::Mapped(Arc::new(mapping));
+                crcs.add(index, at, &bytes).map_err(|e| files.crc(e))?;
+                Ok(Some(bytes))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the files are not mapped");
+                self.maps = false;
+                Ok(None)
+            }
+        }
+    }
+
+    fn have_read(&mut self, index: usize, len: usize) {
+        self.open.done(index, len);
+        self.done += len as u64;
+        if self.told.elapsed() >= TELL {
+            self.daemon.progress(self.files.id, self.done, self.files.bytes());
+            self.told = Instant::now();
+        }
     }
 
     /// CRC32 of each file; all bytes must have been read.
@@ -202,8 +252,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A file that has the size it was frozen with, and its number.
-fn open_checked(files: &Files, daemon: &Daemon, index: usize) -> Result<(File, u64), JobError> {
+/// A file that has the size it was frozen with, and that; notes its number.
+fn open_checked(
+    files: &Files,
+    daemon: &Daemon,
+    inodes: &mut [u64],
+    index: usize,
+) -> Result<(File, u64), JobError> {
     let (path, size) = (&files.paths[index], files.sizes[index]);
     let file = daemon.open_file(files.id, path)?;
     let meta = file.metadata().map_err(|e| files.io("stat", index, e))?;
@@ -211,7 +266,8 @@ fn open_checked(files: &Files, daemon: &Daemon, index: usize) -> Result<(File, u
         let reason = format!("{path} has {} bytes, not {size}", meta.len());
         return Err(daemon.unless_moved(JobError::Plan { id: files.id, reason }, files.id, path, meta.ino()));
     }
-    Ok((file, meta.ino()))
+    inodes[index] = meta.ino();
+    Ok((file, size))
 }
 
 /// Writes a member's files anew; where there are zeros they have holes.
@@ -230,7 +286,7 @@ impl<'a> Writer<'a> {
             daemon.create_file(files.id, member, path)?;
         }
         let crcs = SegmentCrcs::new(files.sizes.iter().copied());
-        Ok(Self { files, member, daemon, open: Open(BTreeMap::new()), crcs })
+        Ok(Self { files, member, daemon, open: Open::default(), crcs })
     }
 
     /// Writes `bytes` at `offset` of the logical file; what is beyond its end is padding and
@@ -241,9 +297,9 @@ impl<'a> Writer<'a> {
             let bytes = &bytes[range];
             let create =
                 || Ok((daemon.create_file(files.id, member, &files.paths[index])?, files.sizes[index]));
-            let write =
-                |file: &File| sparse::write_at(file, bytes, at).map_err(|e| files.io("write", index, e));
-            if let Some(whole) = self.open.with(index, bytes.len(), create, write)? {
+            let file = self.open.file(index, create)?;
+            sparse::write_at(file, bytes, at).map_err(|e| files.io("write", index, e))?;
+            if let Some(whole) = self.open.done(index, bytes.len()) {
                 sparse::end(&whole, files.sizes[index]).map_err(|e| files.io("write", index, e))?;
             }
             self.crcs.add(index, at, bytes).map_err(|e| files.crc(e))?;

@@ -114,11 +114,20 @@ impl SetRecord {
         self.files.get(position as usize).ok_or_else(|| self.unfit("no such position"))
     }
 
+    /// Bytes of the members' logical files, by position.
+    pub fn lengths(&self) -> Vec<u64> {
+        self.files.iter().map(Files::bytes).collect()
+    }
+
+    /// A position as jobs count them.
+    pub fn at(&self, position: usize) -> Result<u32, JobError> {
+        u32::try_from(position).map_err(|_| self.unfit("no such position"))
+    }
+
     /// The position of a neighbour of the one at `position`, by [`left`] or
     /// [`scrfs::redundancy::right`].
     pub fn neighbour(&self, position: u32, of: fn(usize, usize) -> usize) -> Result<u32, JobError> {
-        let at = of(self.set.len(), position as usize);
-        u32::try_from(at).map_err(|_| self.unfit("no such position"))
+        self.at(of(self.set.len(), position as usize))
     }
 
     /// The redundancy file of the member at `position`: `<m>_of_<n>_in_<g>.xor`, `.rs` or

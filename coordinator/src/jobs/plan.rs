@@ -1,42 +1,47 @@
-//! In which order a set's members walk their blocks, so that reading, sending and writing overlap.
-//!
-//! [`encode_steps`] says what a member does with one block of each column. Here several blocks go
-//! round the ring at a time, step by step, so that no member waits for one block's whole way.
+//! How the blocks of a job are cut, and combined with what came.
 
 use std::ops::Range;
 
-use scrfs::redundancy::geometry::{Geometry, blocks};
 use scrfs::redundancy::kernel::{add_multiple, multiply_by};
-use scrfs::redundancy::plan::{EncodeStep, encode_steps};
+use scrfs::redundancy::payload::Payloads;
 
 use super::block::Block;
 use super::streams::WINDOW;
 use crate::comm::buffers::Buffers;
 
-/// Blocks on their way at a time. A member is at most this many ahead of what it has consumed, and
-/// so never stopped by its credit for good.
-const ABREAST: u32 = 4;
-const _: () = assert!(ABREAST <= WINDOW, "credit must cover the blocks on their way");
+/// Bytes of blocks on their way to a member that is encoded, or waiting there for what they are
+/// added to.
+const TAKEN_MAX: usize = 20 << 20;
+/// File systems keep data in pages; whole ones are mapped and written without a rest.
+const PAGE: usize = 4096;
 
-/// One step with one block.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
-    /// What is done.
-    pub step: EncodeStep,
-    /// Which bytes of the chunk.
-    pub block: Range<u64>,
+/// How a set is encoded: the same for all its members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Bytes of a block, at most.
+    pub block: usize,
+    /// Blocks that may be on their way from one member to another.
+    pub window: u32,
 }
 
-/// The turns of `member` when a set is encoded, in order. All members walk the same blocks at the
-/// same turn, so what is due from a neighbour was sent by one that is no further than we are.
-pub fn encode_turns(geometry: Geometry, member: usize, block: usize) -> impl Iterator<Item = Turn> {
-    let block = block.max(1) as u64;
-    blocks(geometry.chunk(), block.saturating_mul(ABREAST.into())).flat_map(move |wide| {
-        encode_steps(geometry.members(), geometry.parities(), member).flat_map(move |step| {
-            blocks(wide.end - wide.start, block)
-                .map(move |block| Turn { step, block: wide.start + block.start..wide.start + block.end })
-        })
-    })
+impl Pace {
+    /// In blocks of `block` bytes, unless so many come at a time that these would take more memory
+    /// than one job may have.
+    pub fn of(payloads: &Payloads, block: usize) -> Self {
+        let (senders, held) = match payloads {
+            Payloads::None | Payloads::Copies { .. } => (1, 1),
+            Payloads::Parities(geometry, _) => {
+                let (n, k) = (geometry.members(), geometry.parities());
+                (n - 1, k * (n - k))
+            }
+        };
+        // While one is added the next one comes.
+        let most = TAKEN_MAX / (2 * senders + held);
+        let most = if most > PAGE { most - most % PAGE } else { most };
+        let block = block.min(most).max(1);
+        let window = (TAKEN_MAX / block).saturating_sub(held) / senders;
+        Self { block, window: u32::try_from(window).unwrap_or(WINDOW).clamp(2, WINDOW) }
+    }
 }
 
 /// A member's part of a column in one block, times each of `factors`, added to the sums that came,
@@ -74,33 +79,24 @@ pub fn len(block: &Range<u64>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use scrfs::dataset::Scheme;
+
     use super::*;
 
+    /// Whatever the set's size, and whatever is set for a block.
     #[test]
-    fn every_block_of_every_column_has_its_turn_once() {
-        let geometry = Geometry::with_chunk(5, 2, 1000).unwrap();
-        for member in 0..5 {
-            let turns: Vec<_> = encode_turns(geometry, member, 64).collect();
-            assert_eq!(turns.len(), 5 * 16);
-            let mut seen: Vec<_> = turns.iter().map(|t| (t.step.column, t.block.start)).collect();
-            seen.sort_unstable();
-            seen.dedup();
-            assert_eq!(seen.len(), turns.len());
-            let bytes: usize = turns.iter().map(|t| t.step.send * len(&t.block)).sum();
-            assert_eq!(bytes, (3 * 2 + 1) * 1000);
-        }
-    }
-
-    #[test]
-    fn what_a_member_receives_is_what_its_left_neighbour_sends_in_order() {
-        let geometry = Geometry::with_chunk(4, 2, 777).unwrap();
-        for member in 0..4 {
-            let turns = |member| encode_turns(geometry, member, 50);
-            let due = turns(member).filter(|t| t.step.receive > 0);
-            let due: Vec<_> = due.map(|t| (t.step.column, t.step.receive, t.block)).collect();
-            let sent = turns((member + 3) % 4).filter(|t| t.step.send > 0);
-            let sent: Vec<_> = sent.map(|t| (t.step.column, t.step.send, t.block)).collect();
-            assert_eq!(due, sent);
+    fn what_comes_to_a_member_has_room() {
+        let parities = |n: usize, failures| {
+            Pace::of(&Payloads::of(Scheme::ReedSolomon { failures }, &vec![1 << 30; n]).unwrap(), 1 << 20)
+        };
+        assert_eq!(parities(2, 1), Pace { block: 1 << 20, window: 8 });
+        assert_eq!(parities(4, 1), Pace { block: 1 << 20, window: 5 });
+        assert_eq!(parities(8, 1), Pace { block: (20 << 20) / 21 / PAGE * PAGE, window: 2 });
+        assert_eq!(Pace::of(&Payloads::of(Scheme::Partner, &[1, 1]).unwrap(), 1 << 20).window, 8);
+        for (n, k) in (2..200).flat_map(|n| (1..n.min(9)).map(move |k| (n, k))) {
+            let Pace { block, window } = parities(n, u8::try_from(k).unwrap());
+            let blocks = (n - 1) * window as usize + k * (n - k);
+            assert!(blocks * block <= TAKEN_MAX, "{n} members, {k} parities");
         }
     }
 }

@@ -13,9 +13,10 @@ use scrfs::control::Reason;
 use scrfs::ids::NodeRank;
 use scrfs::lock::{Condvar, Mutex};
 
-use super::block::{Block, Outgoing, Stream};
+use super::block::{Address, Block, Outgoing, Stream};
 use super::error::JobError;
 use crate::comm::buffers::Buffers;
+use crate::comm::bytes::Bytes;
 use crate::job::JobId;
 
 /// Blocks that one stream may have on their way or unread: enough to cover the transport's latency.
@@ -132,12 +133,19 @@ impl Exchange {
 pub struct Peers {
     exchange: Arc<Exchange>,
     me: u32,
+    window: u32,
 }
 
 impl Peers {
     /// The end of the share at position `me`.
     pub fn new(exchange: Arc<Exchange>, me: u32) -> Self {
-        Self { exchange, me }
+        Self { exchange, me, window: WINDOW }
+    }
+
+    /// The same, with fewer blocks on their way to each of the others; at least one.
+    #[must_use]
+    pub fn within(&self, window: u32) -> Self {
+        Self { window: window.clamp(1, WINDOW), ..self.clone() }
     }
 
     /// This share's position.
@@ -146,14 +154,15 @@ impl Peers {
     }
 
     /// Sends a block to share `to`, when there is credit.
-    pub fn send(&self, to: u32, block: Block) -> Result<(), JobError> {
+    pub fn send(&self, to: u32, block: impl Into<Bytes>) -> Result<(), JobError> {
         let stream = Stream { from: self.me, to };
         let node = self.exchange.node(to)?;
         self.exchange.wait(to, |state| {
             let ahead = state.ahead.entry(stream).or_default();
-            (*ahead < WINDOW).then(|| *ahead += 1)
+            (*ahead < self.window).then(|| *ahead += 1)
         })?;
-        (self.exchange.emit)(Outgoing::Block { node, job: self.exchange.job, stream, block });
+        let address = Address { job: self.exchange.job, stream };
+        (self.exchange.emit)(Outgoing::Block { node, address, bytes: block.into() });
         Ok(())
     }
 

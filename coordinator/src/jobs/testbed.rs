@@ -12,7 +12,7 @@ use crate::comm::sim::{SimControl, SimTransport, world};
 use crate::comm::{Lane, Transport};
 use crate::job::{Job, JobId, JobResult};
 use crate::jobs::Jobs;
-use crate::jobs::block::{Block, Outgoing, Stream};
+use crate::jobs::block::{Address, Announced, Arrival, Outgoing, Stream};
 use crate::jobs::link::DataLink;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use scrfs::control::{DataReply, DataRequest, MemberPart, Reason, Room};
@@ -331,7 +331,7 @@ fn node_loop(
     let connect = Arc::new(move || Ok(Box::new(daemon.clone()) as Box<dyn DataLink>));
     let buffers = transport.buffers().clone();
     let mut jobs = Jobs::new(me, block, connect, Arc::new(move |o| drop(out.send(o))), buffers);
-    let mut lost = false;
+    let (mut lost, mut announced) = (false, Announced::default());
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < Duration::from_mins(5), "a test that does not end");
@@ -354,8 +354,11 @@ fn node_loop(
                 }
             };
             if message.lane == Lane::Bulk {
-                let (job, stream, block) = Block::from_message(message.bytes).unwrap();
-                jobs.arrived(job, stream, block);
+                match announced.take(message.from, message.bytes) {
+                    Arrival::Announced => {}
+                    Arrival::Block(Address { job, stream }, block) => jobs.arrived(job, stream, block),
+                    Arrival::Senseless => panic!("neither a block nor its address"),
+                }
                 continue;
             }
             let bytes = &message.bytes;
@@ -370,9 +373,9 @@ fn node_loop(
         while let Ok(out) = outgoing.recv_timeout(Duration::from_micros(50)) {
             let nowhere = Stream { from: 0, to: 0 };
             let sent = match out {
-                Outgoing::Block { node, job, stream, block } => {
-                    transport.send(node, Lane::Bulk, block.into_message(job, stream))
-                }
+                Outgoing::Block { node, address, bytes } => transport
+                    .send(node, Lane::Bulk, address.to_message())
+                    .and_then(|()| transport.send(node, Lane::Bulk, bytes)),
                 Outgoing::Credit { node, job, stream } => {
                     transport.send(node, Lane::Control, control(0, job, stream, ""))
                 }

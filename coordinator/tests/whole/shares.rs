@@ -14,7 +14,7 @@ use scrfs::ids::{Epoch, NodeRank};
 use scrfs_coordinator::comm::buffers::Buffers;
 use scrfs_coordinator::job::{Job, JobId, JobResult};
 use scrfs_coordinator::jobs::Jobs;
-use scrfs_coordinator::jobs::block::Outgoing;
+use scrfs_coordinator::jobs::block::{Address, Block, Outgoing};
 use scrfs_coordinator::jobs::link::{Connector, DataLink};
 
 /// Longer than any job here takes.
@@ -56,7 +56,8 @@ pub(crate) fn run(
     while results.len() < ranks.len() {
         let (from, out) = told.recv_timeout(LIMIT).expect("a share that ends");
         match out {
-            Outgoing::Block { node, job, stream, block } => {
+            Outgoing::Block { node, address: Address { job, stream }, bytes } => {
+                let block = Block::received(bytes.to_vec());
                 all.get_mut(&node).expect("takes part").arrived(job, stream, block);
             }
             Outgoing::Credit { node, job, stream } => {

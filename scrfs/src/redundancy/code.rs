@@ -81,9 +81,9 @@ impl Code {
         self.rows.len()
     }
 
-    /// What a member's data is multiplied with, for each parity.
-    pub fn coefficients_of(&self, member: usize) -> Vec<u8> {
-        self.rows.iter().map(|row| row[member]).collect()
+    /// What a member's data is multiplied with for a parity.
+    pub fn coefficient(&self, parity: usize, member: usize) -> u8 {
+        self.rows[parity][member]
     }
 
     /// How the parts of the members in `lost` follow from the others', in column `column`; `None`

@@ -13,9 +13,9 @@
 //!   lost parts follow from the others.
 //! - [`payload`]: [`payload::Payloads`], what the redundancy files of a set hold: copies or
 //!   parities.
-//! - [`plan`]: [`plan::encode_steps`], the ring schedule of one member; [`plan::rebuild_chain`],
-//!   who passes what on when members are lost; [`plan::returned`], what a partner's copies give
-//!   back.
+//! - [`plan`]: [`plan::gifts`] and [`plan::intakes`], what a member sends and gets when its set is
+//!   encoded; [`plan::rebuild_chain`], who passes what on when members are lost;
+//!   [`plan::returned`], what a partner's copies give back.
 //! - [`galois`], [`kernel`]: the arithmetic and the inner loops; the private `vector` has those
 //!   that use a processor's vector instructions.
 //! - [`crc`]: [`crc::SegmentCrcs`], one CRC32 per file from pieces that were read out of order.

@@ -1,13 +1,15 @@
 //! Who sends what to whom, and when.
 //!
-//! **Encoding** is a reduce-scatter in a ring of `n` members, done block by block so that a block
-//! stays in the cache. At step `s` (1 to `n`) member `r` handles column `(r - s) mod n`. As long as
-//! it has data there (steps 1 to `n - k`) it adds its own part to the `k` sums that came from its
-//! left neighbour (none came at step 1) and sends them to its right. Then come the members that
-//! hold the column's parities, from `k - 1` down to 0: each keeps the last sum, which is its
-//! parity, and sends the others on. Each data byte is read once, each parity byte written once, and
-//! each member sends `k (n - k) + k (k - 1) / 2` chunks: with XOR the size of its data, else more
-//! than `k` times that.
+//! **Encoding**, for each block of the chunk: a member sends its part of a column to the members
+//! that hold the column's parities, and each of these adds up what comes to it. With PARTNER that
+//! is the right neighbour alone, which keeps what comes. Each data byte is read once and sent once
+//! for each of its parities, each parity byte is written once. No member waits for bytes that
+//! another has to wait for, and nobody sends what is only padding.
+//!
+//! All members go through the *steps* of a block in one order: at step `s` member `r` sends its
+//! part of column `r + s`. So a step has at most one block from one member to another, no member
+//! gets more than its `k` at a time, and a sender that waits for one receiver is never what that
+//! receiver waits for.
 //!
 //! **Rebuilding** lost members is a chain over the survivors, for each column: each adds its part,
 //! times what [`super::code::Recipe`] says, to a sum for each lost member, and passes the sums on;
@@ -15,49 +17,134 @@
 //! of the column. Every survivor reads `n` chunks at most and sends `n` for each lost member,
 //! whatever `n` is.
 //!
-//! **With PARTNER** each member sends its logical file to its right neighbour, which keeps a copy.
-//! A lost member gets its files back from its right neighbour's copy, and its own copy anew from
-//! the left neighbour's files. Nobody else has a part in it.
+//! **With PARTNER** a lost member gets its files back from its right neighbour's copy, and its own
+//! copy anew from the left neighbour's files. Nobody else has a part in it.
 
 use std::ops::Range;
 
-use super::geometry::blocks;
+use super::code::Code;
+use super::geometry::{Geometry, Part, blocks};
+use super::payload::Payloads;
+use super::{left, right};
 
-/// One step of one member's encoding of one block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EncodeStep {
-    /// From 1 to the number of members.
-    pub step: usize,
-    /// The column it is about.
-    pub column: usize,
-    /// Sums that come from the left neighbour: one for each parity that is not kept yet.
-    pub receive: usize,
-    /// Sums that go to the right neighbour. One fewer than came means that the last of those is
-    /// this member's parity; else its own part is added to all of them.
-    pub send: usize,
+/// A block of a member's data on its way to who holds its parities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gift {
+    /// Which bytes of the member's logical file; never none.
+    pub bytes: Range<u64>,
+    /// Positions of those that it is sent to.
+    pub to: Vec<usize>,
 }
 
-/// The steps of the member at position `member` in a ring of `members`, of which `parities` may be
-/// lost, for each block.
-pub fn encode_steps(
-    members: usize,
-    parities: usize,
-    member: usize,
-) -> impl Iterator<Item = EncodeStep> + Clone {
-    debug_assert!(member < members && parities < members);
-    (1..=members).map(move |step| EncodeStep {
-        step,
-        column: (member + members - step) % members,
-        receive: if step == 1 { 0 } else { parities.min(members - step + 1) },
-        send: parities.min(members - step),
+/// A block of each of a member's parities, and what these are the sums of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Intake {
+    /// Where the sums are in the payload of the redundancy file. All are of one length.
+    pub sums: Vec<Range<u64>>,
+    /// In the order in which they are sent.
+    pub addends: Vec<Addend>,
+}
+
+/// A block that comes from another member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addend {
+    /// Position of who sends it.
+    pub from: usize,
+    /// To which of the sums it is added, from that one's first byte on.
+    pub sum: usize,
+    /// Bytes: never 0, and at most those of the sum. Behind them that member has padding.
+    pub bytes: u64,
+    /// What it is multiplied with.
+    pub factor: u8,
+}
+
+/// What the member at position `me` sends when its set is encoded in blocks of `block` bytes, in
+/// order; `lengths` are those of the members' logical files.
+pub fn gifts<'a>(
+    payloads: &'a Payloads,
+    lengths: &'a [u64],
+    me: usize,
+    block: u64,
+) -> Box<dyn Iterator<Item = Gift> + 'a> {
+    let length = |member: usize| lengths.get(member).copied().unwrap_or(0);
+    match payloads {
+        Payloads::None => Box::new(std::iter::empty()),
+        Payloads::Copies { .. } => {
+            let to = vec![right(lengths.len(), me)];
+            Box::new(blocks(length(me), block).map(move |bytes| Gift { bytes, to: to.clone() }))
+        }
+        Payloads::Parities(geometry, _) => {
+            let (n, k) = (geometry.members(), geometry.parities());
+            Box::new(blocks(geometry.chunk(), block).flat_map(move |range| {
+                (k..n).filter_map(move |step| {
+                    let column = (me + step) % n;
+                    let bytes = data(*geometry, me, column, &range, length(me))?;
+                    let to = (0..k).map(|parity| (column + n - parity) % n).collect();
+                    Some(Gift { bytes, to })
+                })
+            }))
+        }
+    }
+}
+
+/// What the member at position `me` gets meanwhile, in order. See [`gifts`].
+pub fn intakes<'a>(
+    payloads: &'a Payloads,
+    lengths: &'a [u64],
+    me: usize,
+    block: u64,
+) -> Box<dyn Iterator<Item = Intake> + 'a> {
+    match payloads {
+        Payloads::None => Box::new(std::iter::empty()),
+        Payloads::Copies { .. } => {
+            let from = left(lengths.len(), me);
+            let copy = move |range: Range<u64>| {
+                let addend = Addend { from, sum: 0, bytes: range.end - range.start, factor: 1 };
+                Intake { sums: vec![range], addends: vec![addend] }
+            };
+            Box::new(blocks(payloads.bytes(me), block).map(copy))
+        }
+        Payloads::Parities(geometry, code) => {
+            let sum = |parity, range: &Range<u64>| geometry.range(Part::Parity { index: parity }, range);
+            Box::new(blocks(geometry.chunk(), block).map(move |range| Intake {
+                sums: (0..geometry.parities()).map(|parity| sum(parity, &range)).collect(),
+                addends: addends(*geometry, code, lengths, me, &range).collect(),
+            }))
+        }
+    }
+}
+
+/// What comes for the block `range` of the chunk.
+fn addends(
+    geometry: Geometry,
+    code: &Code,
+    lengths: &[u64],
+    me: usize,
+    range: &Range<u64>,
+) -> impl Iterator<Item = Addend> {
+    let (n, k) = (geometry.members(), geometry.parities());
+    (k..n).flat_map(move |step| {
+        (0..k).filter_map(move |sum| {
+            let column = (me + sum) % n;
+            let from = (column + n - step) % n;
+            let bytes = data(geometry, from, column, range, lengths.get(from).copied().unwrap_or(0))?;
+            let factor = code.coefficient(sum, from);
+            Some(Addend { from, sum, bytes: bytes.end - bytes.start, factor })
+        })
     })
 }
 
-impl EncodeStep {
-    /// The member has data in this column, and adds it.
-    pub fn adds(&self) -> bool {
-        self.step == 1 || self.receive == self.send
-    }
+/// Which bytes of its logical file, of `length` bytes, a member has in a block of a column where it
+/// has data; `None` where there is only padding.
+fn data(
+    geometry: Geometry,
+    member: usize,
+    column: usize,
+    block: &Range<u64>,
+    length: u64,
+) -> Option<Range<u64>> {
+    let Range { start, end } = geometry.range(geometry.part(member, column), block);
+    (start < end.min(length)).then(|| start..end.min(length))
 }
 
 /// The survivors in the order in which they pass blocks on when the members in `lost` are rebuilt:

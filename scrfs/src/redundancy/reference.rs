@@ -1,13 +1,14 @@
 //! Encoding and rebuilding in memory, by the same schedules that the coordinators carry out over
 //! the network. For tests, and for files that fit in memory.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::code::Code;
 use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment, blocks};
 use super::kernel::add_multiple;
-use super::plan::{encode_steps, rebuild_chain};
-use super::right;
+use super::payload::Payloads;
+use super::plan::{Addend, Gift, Intake, gifts, intakes, rebuild_chain};
 
 /// A member's data: its files' bytes, in filemap order.
 pub type Files<'a> = Vec<&'a [u8]>;
@@ -31,36 +32,37 @@ pub struct Rebuilt {
 }
 
 /// The payload of each member's redundancy file, made in blocks of `block` bytes.
+///
+/// # Panics
+/// If what a member gets is not what the others send it: the schedule is wrong.
 pub fn encode(code: &Code, members: &[Files<'_>], block: u64) -> Result<Vec<Vec<u8>>, GeometryError> {
     let logical: Vec<LogicalFile> = members.iter().map(|files| logical(files)).collect::<Result<_, _>>()?;
     let lengths: Vec<u64> = logical.iter().map(LogicalFile::len).collect();
     let geometry = Geometry::new(&lengths, code.parities())?;
-    let (n, k) = (members.len(), code.parities());
-    let mut payloads = vec![vec![0; index(geometry.payload())]; n];
-    for range in blocks(geometry.chunk(), block) {
-        let mut on_the_way: Vec<Vec<Vec<u8>>> = vec![Vec::new(); n];
-        for step in 1..=n {
-            let mut arriving = vec![Vec::new(); n];
-            for member in 0..n {
-                let Some(todo) = encode_steps(n, k, member).nth(step - 1) else { continue };
-                let mut sums = std::mem::take(&mut on_the_way[member]);
-                assert_eq!(sums.len(), todo.receive, "what the left neighbour sent");
-                let part = geometry.part(member, todo.column);
-                let own = geometry.range(part, &range);
-                if todo.adds() {
-                    sums.resize(k, zeros(&range));
-                    for (sum, factor) in sums.iter_mut().zip(code.coefficients_of(member)) {
-                        add_data(sum, factor, own.clone(), &logical[member], &members[member]);
-                    }
-                } else if let Some(parity) = sums.pop() {
-                    payloads[member][index(own.start)..index(own.end)].copy_from_slice(&parity);
-                }
-                assert_eq!(sums.len(), todo.send, "what goes to the right neighbour");
-                arriving[right(n, member)] = sums;
+    let set = Payloads::Parities(geometry, code.clone());
+    // By sender and receiver.
+    let mut on_the_way: BTreeMap<(usize, usize), VecDeque<Vec<u8>>> = BTreeMap::new();
+    for from in 0..members.len() {
+        for Gift { bytes, to } in gifts(&set, &lengths, from, block) {
+            let mut data = zeros(&bytes);
+            add_data(&mut data, 1, bytes, &logical[from], &members[from]);
+            for to in to {
+                on_the_way.entry((from, to)).or_default().push_back(data.clone());
             }
-            on_the_way = arriving;
         }
     }
+    let mut payloads = vec![vec![0; index(geometry.payload())]; members.len()];
+    for (to, payload) in payloads.iter_mut().enumerate() {
+        for Intake { sums, addends } in intakes(&set, &lengths, to, block) {
+            for Addend { from, sum, bytes, factor } in addends {
+                let data = on_the_way.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap_or_default();
+                assert_eq!(data.len() as u64, bytes, "what is due is what was sent");
+                let at = index(sums[sum].start);
+                add_multiple(&mut payload[at..at + data.len()], &data, factor);
+            }
+        }
+    }
+    assert!(on_the_way.values().all(VecDeque::is_empty), "all that was sent was due");
     Ok(payloads)
 }
 

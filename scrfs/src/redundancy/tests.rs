@@ -1,11 +1,14 @@
 //! Sets, geometry, schedules and CRCs against plain definitions.
 
+use std::collections::{BTreeSet, VecDeque};
+
 use proptest::prelude::*;
 
 use super::code::{Code, TooMany};
 use super::crc::{CrcError, SegmentCrcs};
-use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment, blocks};
-use super::plan::{EncodeStep, encode_steps};
+use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment};
+use super::payload::Payloads;
+use super::plan::{Gift, Intake, gifts, intakes};
 use super::reference::{Rebuilt, Survivor, encode, rebuild};
 use super::*;
 use crate::ids::Member;
@@ -111,15 +114,24 @@ fn segments_skip_empty_files_and_end_in_zeros() {
 }
 
 #[test]
-fn the_ring_of_four() {
-    let columns = |member| encode_steps(4, 1, member).map(|step| step.column).collect::<Vec<_>>();
-    assert_eq!((columns(0), columns(1)), (vec![3, 2, 1, 0], vec![0, 3, 2, 1]));
-    let last = EncodeStep { step: 4, column: 2, receive: 1, send: 0 };
-    assert_eq!(encode_steps(4, 1, 2).last(), Some(last));
-    let first = EncodeStep { step: 1, column: 1, receive: 0, send: 1 };
-    assert_eq!(encode_steps(4, 1, 2).next(), Some(first));
-    let sums = encode_steps(4, 2, 0).map(|step| (step.receive, step.send, step.adds())).collect::<Vec<_>>();
-    assert_eq!(sums, [(0, 2, true), (2, 2, true), (2, 1, false), (1, 0, false)]);
+fn a_set_of_four() {
+    // Chunks of 5 bytes; the pieces of member 1 are bytes 0 to 4 and 5 to 6, the rest is padding.
+    let lengths = [10, 7, 0, 10];
+    let set = Payloads::of(Scheme::ReedSolomon { failures: 2 }, &lengths).unwrap();
+    let sent: Vec<_> = gifts(&set, &lengths, 1, 4).collect();
+    let gift = |bytes, to| Gift { bytes, to };
+    assert_eq!(sent, [gift(5..7, vec![3, 2]), gift(0..4, vec![0, 3]), gift(4..5, vec![0, 3])]);
+    let got: Vec<_> = intakes(&set, &lengths, 3, 4).collect();
+    let from = |intake: &Intake| intake.addends.iter().map(|a| (a.from, a.sum, a.bytes)).collect::<Vec<_>>();
+    assert_eq!(
+        got.iter().map(|intake| intake.sums.clone()).collect::<Vec<_>>(),
+        [[0..4, 5..9], [4..5, 9..10]]
+    );
+    assert_eq!(
+        (from(&got[0]), from(&got[1])),
+        (vec![(1, 0, 2), (0, 0, 4), (1, 1, 4)], vec![(0, 0, 1), (1, 1, 1)])
+    );
+    assert_eq!(gifts(&set, &lengths, 2, 4).count(), 0, "padding is not sent");
     assert_eq!(plan::rebuild_chain(4, &[2]).collect::<Vec<_>>(), [3, 0, 1]);
     assert_eq!(plan::rebuild_chain(5, &[1, 3]).collect::<Vec<_>>(), [2, 4, 0]);
 }
@@ -211,10 +223,42 @@ fn borrowed(members: &[Vec<Vec<u8>>]) -> Vec<Vec<&[u8]>> {
 
 proptest! {
     #[test]
-    fn the_ring_makes_what_the_definition_says(scheme in any_scheme(), members in any_set(), block in 1..40_u64) {
+    fn the_schedule_makes_what_the_definition_says(scheme in any_scheme(), members in any_set(), block in 1..40_u64) {
         let code = Code::of(scheme, members.len()).unwrap().unwrap();
         let made = encode(&code, &borrowed(&members), block).unwrap();
         prop_assert_eq!(made, parity_by_definition(scheme, &members));
+    }
+
+    /// However fast each is: with one block on its way from one member to another there is always
+    /// somebody who can go on.
+    #[test]
+    fn nobody_waits_for_ever(
+        scheme in prop_oneof![any_scheme(), Just(Scheme::Partner)],
+        lengths in proptest::collection::vec(0..200_u64, 2..9),
+        block in 1..40_u64,
+    ) {
+        let set = Payloads::of(scheme, &lengths).unwrap();
+        let each = 0..lengths.len();
+        let sends = |me| gifts(&set, &lengths, me, block).flat_map(|gift| gift.to).collect::<VecDeque<_>>();
+        let gets = |me| intakes(&set, &lengths, me, block).flat_map(|intake| intake.addends).map(|a| a.from);
+        let mut sends: Vec<_> = each.clone().map(sends).collect();
+        let mut gets: Vec<VecDeque<usize>> = each.clone().map(|me| gets(me).collect()).collect();
+        let mut flying = BTreeSet::new();
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
+            for me in each.clone() {
+                if let Some(to) = sends[me].front() && flying.insert((me, *to)) {
+                    sends[me].pop_front();
+                    goes_on = true;
+                }
+                if let Some(from) = gets[me].front() && flying.remove(&(*from, me)) {
+                    gets[me].pop_front();
+                    goes_on = true;
+                }
+            }
+        }
+        prop_assert!(flying.is_empty() && sends.iter().chain(&gets).all(VecDeque::is_empty));
     }
 
     #[test]
@@ -269,7 +313,7 @@ proptest! {
     #[test]
     fn crcs_in_the_order_of_encoding(
         files in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..5),
-        parities in 1..3_usize,
+        failures in 1..3_u8,
         members in 3..6_usize,
         block in 1..50_u64,
     ) {
@@ -277,16 +321,13 @@ proptest! {
         let logical = LogicalFile::new(sizes.iter().copied()).unwrap();
         let mut lengths = vec![0; members];
         lengths[1] = logical.len();
-        let geometry = Geometry::new(&lengths, parities).unwrap();
+        let set = Payloads::of(Scheme::ReedSolomon { failures }, &lengths).unwrap();
         let mut crcs = SegmentCrcs::new(sizes);
-        for range in blocks(geometry.chunk(), block) {
-            for step in encode_steps(members, parities, 1).filter(EncodeStep::adds) {
-                let range = geometry.range(geometry.part(1, step.column), &range);
-                for segment in logical.segments(range) {
-                    if let Segment::File { index, offset, len } = segment {
-                        let (from, to) = (usize::try_from(offset).unwrap(), usize::try_from(offset + len).unwrap());
-                        crcs.add(index, offset, &files[index][from..to]).unwrap();
-                    }
+        for gift in gifts(&set, &lengths, 1, block) {
+            for segment in logical.segments(gift.bytes) {
+                if let Segment::File { index, offset, len } = segment {
+                    let (from, to) = (usize::try_from(offset).unwrap(), usize::try_from(offset + len).unwrap());
+                    crcs.add(index, offset, &files[index][from..to]).unwrap();
                 }
             }
         }
