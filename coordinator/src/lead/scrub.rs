@@ -73,7 +73,8 @@ impl Scrubs {
     /// Begins the next reading where none runs; `rebuilding` tells whether members of a dataset
     /// are.
     pub(super) fn begin(&mut self, cluster: &mut Cluster, rebuilding: impl Fn(DatasetId) -> bool) {
-        let asked = self.waiting.front().is_some_and(|(_, gently)| !gently);
+        // One that cannot begin yet takes nobody's place: nothing would be read meanwhile.
+        let asked = self.waiting.iter().any(|(id, gently)| !gently && !rebuilding(*id));
         if let Some(scrub) = self.current.take_if(|scrub| scrub.gently && asked && scrub.found.is_none()) {
             self.waiting.push_back((scrub.id, true));
         }
@@ -281,6 +282,22 @@ mod tests {
         told(&mut cluster);
         scrubs.begin(&mut cluster, |_| false);
         assert_eq!(told(&mut cluster), [read(1, 2, false)]);
+    }
+
+    #[test]
+    fn what_is_due_is_not_begun_again_for_what_cannot_begin_yet() {
+        let (mut cluster, mut scrubs) = (cluster(), Scrubs::default());
+        let begins = |cluster: &mut Cluster, scrubs: &mut Scrubs, is_whole: bool| {
+            scrubs.begin(cluster, |id| id == DatasetId(1) && !is_whole);
+            told(cluster)
+        };
+        scrubs.waiting.push_back((DatasetId(2), true));
+        assert_eq!(begins(&mut cluster, &mut scrubs, false), [read(2, 1, true)]);
+        scrubs.wish(DatasetId(1));
+        for _ in 0..2 {
+            assert_eq!(begins(&mut cluster, &mut scrubs, false), []);
+        }
+        assert_eq!(begins(&mut cluster, &mut scrubs, true), [read(1, 2, false)]);
     }
 
     #[test]
