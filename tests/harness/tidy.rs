@@ -437,7 +437,7 @@ const FIELDS_MAX: usize = 12;
 const WIDE: [(&str, usize); 20] = [
     ("coordinator/src/comm/mpi.rs: MpiTransport", 13),
     ("coordinator/src/comm/sim.rs: SimTransport", 13),
-    ("coordinator/src/lead/advice.rs: Advice", 15),
+    ("coordinator/src/lead/advice.rs: Advice", 14),
     ("coordinator/src/lead/loose.rs: Loose", 14),
     ("scrfs/src/config/mod.rs: Config", 39),
     ("scrfs/src/control/settings.rs: Settings", 20),

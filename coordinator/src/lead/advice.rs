@@ -7,8 +7,6 @@
 //! the lead: the daemons keep what they were told, and the next lead goes on with it while the
 //! program runs.
 
-use std::collections::BTreeMap;
-
 use scrfs::control::{self, Command};
 use scrfs::halt::{self, Stop, When};
 use scrfs::prefix::PfsTask;
@@ -24,8 +22,6 @@ const LOOK: u64 = 10_000 * MS;
 const AGAIN: u64 = 1_000 * MS;
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
-/// Names whose markers wait, remembered for the time that seals take.
-const MARKED_MAX: usize = 1024;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -33,9 +29,8 @@ pub(super) struct Advice {
     /// When programs were served first, and when the last checkpoint was sealed; 0 = not yet.
     begun: u64,
     last: u64,
-    /// Microseconds that programs waited at markers, and since when each waits now.
+    /// Microseconds that programs waited at the markers of what was sealed.
     waited: u64,
-    marked: BTreeMap<Vec<u8>, u64>,
     /// The most that one thread has asked since the last seal.
     asked: u32,
     halt: Halt,
@@ -100,11 +95,8 @@ impl Advice {
 
     /// A marker was set. The halt file is looked at, so that what it says is known when the dataset
     /// is complete, and the program hears of it with its marker.
-    pub(super) fn marked(&mut self, now: u64, name: &[u8]) {
+    pub(super) fn marked(&mut self, now: u64) {
         self.next_look = self.next_look.min(now);
-        if self.marked.len() < MARKED_MAX {
-            self.marked.entry(name.to_vec()).or_insert(now);
-        }
     }
 
     /// Some thread has asked that often.
@@ -112,11 +104,10 @@ impl Advice {
         self.asked = self.asked.max(times);
     }
 
-    /// A checkpoint is complete: all is decided anew.
-    pub(super) fn sealed(&mut self, now: u64, name: &[u8]) {
-        if let Some(since) = self.marked.remove(name) {
-            self.waited = self.waited.saturating_add(now.saturating_sub(since));
-        }
+    /// A checkpoint is complete, for which its program has `waited` so many microseconds: all is
+    /// decided anew.
+    pub(super) fn sealed(&mut self, now: u64, waited: u64) {
+        self.waited = self.waited.saturating_add(waited);
         (self.last, self.asked, self.said, self.told) = (now, 0, (false, false), false);
         self.uncounted = self.uncounted.saturating_add(1);
         self.halt.checkpoints_left = self.halt.checkpoints_left.map(|left| left.saturating_sub(1));
@@ -322,7 +313,7 @@ mod tests {
         let mut bench = Bench::new(AdviceRules::default());
         assert_eq!(bench.at(100), (Some((true, false)), Some(0)));
         assert_eq!(bench.at(101), (None, None));
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         assert_eq!(bench.at(102).0, Some((true, false)));
     }
 
@@ -333,7 +324,7 @@ mod tests {
         assert_eq!(bench.at(159).0, None);
         assert_eq!(bench.at(160).0, Some((true, false)));
         assert_eq!(bench.at(500).0, None);
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         assert_eq!(bench.at(501).0, Some((false, false)));
     }
 
@@ -350,8 +341,7 @@ mod tests {
     fn not_more_than_a_part_of_the_time_is_spent_waiting() {
         let mut bench = Bench::new(AdviceRules { overhead: 10, ..AdviceRules::default() });
         assert_eq!(bench.at(101).0, Some((true, false)));
-        bench.advice.marked(101 * SECOND, b"ck");
-        bench.advice.sealed(111 * SECOND, b"ck");
+        bench.advice.sealed(111 * SECOND, 10 * SECOND);
         assert_eq!(bench.at(112).0, Some((false, false)), "10 of 12 seconds");
         assert_eq!(bench.at(199).0, None);
         assert_eq!(bench.at(201).0, Some((true, false)), "10 of 101 seconds");
@@ -366,7 +356,7 @@ mod tests {
         bench.halt(stop());
         assert_eq!(bench.at(101).0, Some((true, true)), "advised at once");
         assert!(bench.halted.is_empty(), "its next checkpoint is waited for");
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         bench.at(102);
         assert_eq!(bench.halted, ["the halt file says stop"]);
         bench.at(104);
@@ -375,7 +365,7 @@ mod tests {
         // What was written before a seal is read after it, and counts for it.
         let mut bench = Bench::new(rules);
         bench.at(100);
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         bench.at(101);
         bench.halt(Halt::default());
         bench.at(102);
@@ -386,7 +376,7 @@ mod tests {
         let mut bench = Bench::new(rules);
         bench.at(100);
         bench.halt(Halt::default());
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         bench.at(101);
         bench.halt(Halt::default());
         bench.at(102);
@@ -412,7 +402,7 @@ mod tests {
         let mut said = |at: u64, sealed: bool| {
             bench.cluster.now = at * SECOND;
             if sealed {
-                bench.advice.sealed(bench.cluster.now, b"ck");
+                bench.advice.sealed(bench.cluster.now, 0);
             }
             bench.advice.tick(&mut bench.cluster, 5 * SECOND);
             let notes = bench.cluster.take_outputs().into_iter().filter_map(|output| match output {
@@ -423,7 +413,7 @@ mod tests {
         };
         assert_eq!([said(900, false), said(910, false), said(911, true), said(912, true)], [0, 1, 0, 0]);
         bench.cluster.settings.advice.end_time = 2000;
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         bench.at(913);
         assert!(bench.advice.noted.is_none(), "the allocation was made longer");
     }
@@ -434,11 +424,11 @@ mod tests {
         bench.at(100);
         bench.halt(Halt::default());
         assert_eq!(bench.at(101), (None, None));
-        bench.advice.marked(bench.cluster.now, b"ck");
+        bench.advice.marked(bench.cluster.now);
         assert_eq!(bench.at(102), (None, Some(0)));
         bench.halt(Halt { checkpoints_left: Some(1), ..Halt::default() });
         assert_eq!(bench.at(103), (None, None));
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         assert_eq!(bench.at(103), (Some((true, true)), Some(1)), "with this very seal");
         assert_eq!(bench.halted, ["no checkpoints are left by the halt file"]);
     }
@@ -448,7 +438,7 @@ mod tests {
         let mut bench = Bench::new(AdviceRules { seconds: 1000, ..AdviceRules::default() });
         bench.at(100);
         bench.halt(Halt::default());
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         assert_eq!(bench.at(101).1, Some(1));
         // Whoever changes it has the lock.
         bench.advice.halt(bench.cluster.now, Err(1));
@@ -486,16 +476,16 @@ mod tests {
         let mut bench = Bench::new(AdviceRules { seconds: 1000, ..AdviceRules::default() });
         assert_eq!(bench.at(100).1, Some(0));
         // Sealed while the file is being read.
-        bench.advice.sealed(bench.cluster.now, b"1");
+        bench.advice.sealed(bench.cluster.now, 0);
         assert_eq!(bench.at(101).1, None);
         bench.halt(Halt { checkpoints_left: Some(2), ..Halt::default() });
         assert_eq!(bench.at(102), (None, Some(1)), "and looked at for that seal, too");
         bench.halt(Halt { checkpoints_left: Some(1), ..Halt::default() });
         assert_eq!(bench.at(103), (None, None));
-        bench.advice.sealed(bench.cluster.now, b"2");
+        bench.advice.sealed(bench.cluster.now, 0);
         assert_eq!(bench.at(104), (Some((true, true)), Some(1)));
         bench.advice.halt(bench.cluster.now, Err(1));
-        bench.advice.sealed(bench.cluster.now, b"3");
+        bench.advice.sealed(bench.cluster.now, 0);
         assert_eq!(bench.at(105), (Some((true, true)), Some(2)), "what is known holds");
     }
 
@@ -512,7 +502,7 @@ mod tests {
         bench.next_lead(200, &[before, after, older], Some(90));
         assert_eq!(bench.at(200).0, Some((true, false)), "told anew: some may not know");
         assert_eq!(bench.at(201).0, None);
-        bench.advice.sealed(bench.cluster.now, b"ck");
+        bench.advice.sealed(bench.cluster.now, 0);
         assert_eq!(bench.at(202).0, Some((false, false)));
         assert_eq!(bench.shown.unwrap().sealed_us, 201 * SECOND);
         // It ended after it was advised to, and nobody told the nodes.
@@ -523,8 +513,7 @@ mod tests {
     #[test]
     fn time_goes_on_under_the_next_lead() {
         let mut bench = Bench::new(AdviceRules { seconds: 60, overhead: 10, ..AdviceRules::default() });
-        bench.advice.marked(100 * SECOND, b"ck");
-        bench.advice.sealed(110 * SECOND, b"ck");
+        bench.advice.sealed(110 * SECOND, 10 * SECOND);
         assert_eq!(bench.at(110).0, Some((false, false)));
         let told = bench.shown.unwrap();
         bench.next_lead(160, &[told], Some(109));

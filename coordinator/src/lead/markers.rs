@@ -23,6 +23,13 @@ pub(super) struct Marker {
     pub(super) base: Option<DatasetId>,
     /// Set by a rename, or answered before an epoch ended, with what was frozen for it kept so.
     pub(super) everywhere: bool,
+    /// When the lead heard of it, microseconds.
+    pub(super) since: u64,
+}
+
+/// Microseconds since the first of these was set.
+pub(super) fn longest_wait<'a>(cluster: &Cluster, markers: impl Iterator<Item = &'a Marker>) -> u64 {
+    markers.map(|marker| cluster.now.saturating_sub(marker.since)).max().unwrap_or(0)
 }
 
 /// Markers of one name.

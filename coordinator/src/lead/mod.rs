@@ -276,8 +276,9 @@ impl Running {
                 true
             }
             (_, Event::Marker { request, name, base, everywhere }) => {
-                self.advice.marked(cluster.now, &name);
-                self.seals.marker(cluster, &name, Marker { node, request, base, everywhere });
+                let since = cluster.now;
+                self.advice.marked(since);
+                self.seals.marker(cluster, &name, Marker { node, request, base, everywhere, since });
                 true
             }
             (_, Event::Invalid { name }) => self.seals.invalid(cluster, node, &name),
@@ -352,8 +353,8 @@ impl Running {
             }
             (Phase::Serving, Event::Committed { id, result, decided }) => {
                 let (awaited, sealed) = self.seals.committed(cluster, node, (id, decided), result);
-                if let Some(id) = sealed {
-                    self.sealed(id);
+                if let Some((id, waited)) = sealed {
+                    self.sealed(id, waited);
                 }
                 awaited
             }
@@ -462,16 +463,14 @@ impl Running {
         }
     }
 
-    /// A dataset is complete everywhere.
-    fn sealed(&mut self, id: DatasetId) {
+    /// A dataset is complete everywhere; its program has `waited` so many microseconds for it.
+    fn sealed(&mut self, id: DatasetId, waited: u64) {
         let cluster = &mut self.cluster;
         cluster.sealed(id);
-        if let Some(name) = cluster.datasets.get(id).map(|known| known.catalog.name.clone()) {
-            // Before the marker is answered: what its program is advised goes with it.
-            self.advice.sealed(cluster.now, &name);
-            let flush = self.flushes.longest();
-            cluster.at_front(|cluster| self.advice.tick(cluster, flush));
-        }
+        // Before the marker is answered: what its program is advised goes with it.
+        self.advice.sealed(cluster.now, waited);
+        let flush = self.flushes.longest();
+        cluster.at_front(|cluster| self.advice.tick(cluster, flush));
         let busy = |known: &datasets::Known| {
             self.fetches.rebuilding(known.catalog.id) || self.seals.needs(&known.catalog)
         };

@@ -22,7 +22,7 @@ use super::directories::{Hold, paths};
 use super::encoding::{Encoded, Encoding};
 use super::generation::{Merged, Merging, dropped};
 use super::jobs::ShareEnd;
-use super::markers::{Marker, Markers};
+use super::markers::{Marker, Markers, longest_wait};
 use super::policy::MS;
 use crate::job::{About, JobFailure};
 
@@ -49,6 +49,8 @@ struct Seal {
     base: Option<DatasetId>,
     /// These markers get the outcome of this seal.
     markers: Vec<Marker>,
+    /// Microseconds that programs have waited until all was frozen.
+    waited: u64,
     step: Step,
 }
 
@@ -228,9 +230,10 @@ impl Seals {
             if let Some(Resumed { catalog, missing, flushed, markers }) = self.resumed.pop_front() {
                 let name = catalog.name.clone();
                 let step = Step::Committing(Committing::start(cluster, catalog, missing, true), flushed);
-                self.current = Some(Seal { name, base: None, markers, step });
+                self.current = Some(Seal { name, base: None, markers, waited: 0, step });
             } else if let Some(name) = may_give_ids.then(|| self.markers.next(cluster, is_whole)).flatten() {
-                self.current = Some(Seal { name, base: None, markers: Vec::new(), step: Step::Holding });
+                let (markers, step) = (Vec::new(), Step::Holding);
+                self.current = Some(Seal { name, base: None, markers, waited: 0, step });
             }
         }
         let Some(seal) = &mut self.current else { return false };
@@ -387,7 +390,7 @@ impl Seals {
 
     /// When all know their parts: starts to encode.
     fn encode(&mut self, cluster: &mut Cluster) {
-        let Some(Seal { name, step, .. }) = &mut self.current else { return };
+        let Some(Seal { name, step, markers, waited, .. }) = &mut self.current else { return };
         let Step::Merging(id, answers, frozen) = step else { return };
         if !answers.all() {
             return;
@@ -410,6 +413,7 @@ impl Seals {
             };
             let making = Making { id, epoch: cluster.epoch, revision: 0, about };
             cluster.send_all(Command::AllFrozen(id));
+            *waited = longest_wait(cluster, markers.iter());
             *step = Step::Encoding(id, Box::new(Encoding::start(cluster, making, frozen)));
         }
     }
@@ -445,14 +449,15 @@ impl Seals {
         true
     }
 
-    /// A node's answer to `Commit`: whether it was awaited, and the dataset when the seal is done.
+    /// A node's answer to `Commit`: whether it was awaited, and the dataset when the seal is done,
+    /// with the microseconds that its program has waited for it.
     pub(super) fn committed(
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
         (id, decided): (DatasetId, bool),
         result: Result<(), Reason>,
-    ) -> (bool, Option<DatasetId>) {
+    ) -> (bool, Option<(DatasetId, u64)>) {
         let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current else {
             return (false, None);
         };
@@ -470,18 +475,22 @@ impl Seals {
         }
     }
 
-    fn done(&mut self, cluster: &mut Cluster) -> Option<DatasetId> {
-        let Some(Seal { step: Step::Committing(committing, flushed), markers, .. }) = self.current.take()
-        else {
+    fn done(&mut self, cluster: &mut Cluster) -> Option<(DatasetId, u64)> {
+        let seal = self.current.take()?;
+        let Seal { step: Step::Committing(committing, flushed), markers, waited, .. } = seal else {
             return None;
         };
+        // Others than closes wait for the freeze only.
+        let closes =
+            markers.iter().filter(|marker| !marker.everywhere && !cluster.settings.sealing.background);
+        let waited = waited.max(longest_wait(cluster, closes));
         let catalog = committing.catalog;
         let id = catalog.id;
         cluster.send_all(Command::Sealed(id));
         self.markers.end(cluster, &catalog.name, markers, &MarkerOutcome::Sealed(id));
         cluster.note_unprotected(&catalog);
         cluster.datasets.insert(catalog, flushed);
-        Some(id)
+        Some((id, waited))
     }
 
     fn fail(&mut self, cluster: &mut Cluster, reason: impl Into<Reason>) {

@@ -41,9 +41,12 @@ impl Bench {
         let (what, about) = line.split_once(' ').unwrap_or((line, ""));
         let (host, rest) = about.split_once(' ').unwrap_or((about, ""));
         let (cluster, seals, id) = (&mut self.cluster, &mut self.seals, self.id);
-        let mut bad_base = None;
+        let (mut bad_base, mut waited) = (None, 0);
         match what {
-            "marker" => seals.marker(cluster, NAME, marker(host, rest)),
+            "marker" => {
+                let since = cluster.now;
+                seals.marker(cluster, NAME, Marker { since, ..marker(host, rest) });
+            }
             "frozen" => {
                 let part = FrozenPart {
                     files: vec![FrozenFile { path: RelPath::new(host).unwrap(), size: 1 }],
@@ -69,11 +72,15 @@ impl Bench {
             }
             "committed" => {
                 let result = if rest.is_empty() { Ok(()) } else { Err(rest.into()) };
-                assert!(seals.committed(cluster, node(host), (id, rest.is_empty()), result).0);
+                let (awaited, sealed) = seals.committed(cluster, node(host), (id, rest.is_empty()), result);
+                assert!(awaited);
+                waited = sealed.map_or(0, |(_, waited)| waited / (1000 * MS));
             }
             "dropped" => assert!(seals.dropped(cluster, node(host), id)),
             "changes" => assert!(seals.changes(cluster, node(host), (id, true), rest == "some")),
             "removed" => seals.removed(cluster, NAME),
+            "background" => cluster.settings.sealing.background = true,
+            "time" => cluster.now += 10_000 * MS,
             "later" => {
                 cluster.now += 40_000 * MS;
                 seals.tick(cluster);
@@ -83,7 +90,8 @@ impl Bench {
         while self.seals.begin(&mut self.cluster, true, |_| false, |_| true) {}
         let outputs = self.cluster.take_outputs();
         let said = outputs.into_iter().filter_map(|output| self.say(output));
-        let said: Vec<String> = bad_base.into_iter().chain(said).collect();
+        let waited = (waited > 0).then(|| format!("waited {waited} s"));
+        let said: Vec<String> = bad_base.into_iter().chain(said).chain(waited).collect();
         said.join(", ")
     }
 
@@ -140,7 +148,7 @@ fn marker(host: &str, rest: &str) -> Marker {
     let base = words.iter().position(|word| *word == "over");
     let base = base.map(|at| DatasetId(words[at + 1].parse().unwrap()));
     let request = RequestId { origin: 1, serial };
-    Marker { node: node(host), request, base, everywhere: words.contains(&"promised") }
+    Marker { node: node(host), request, base, everywhere: words.contains(&"promised"), since: 0 }
 }
 
 fn part(host: &str) -> MemberPart {
@@ -342,5 +350,39 @@ fn bad_bytes_that_a_next_generation_would_carry_on_are_looked_at() {
          frozen a =>
          frozen b => all: all are frozen, encode
          spoilt a => all: drop",
+    );
+}
+
+/// What programs are advised by `SCR_CHECKPOINT_OVERHEAD` counts that.
+#[test]
+fn the_time_that_programs_wait_counts_for_the_seal_that_they_wait_for() {
+    check(
+        MarkerScope::Any,
+        "marker a 1 => a: freeze
+         time =>
+         frozen a =>
+         frozen b => all: all are frozen, encode
+         time =>
+         encoded => all: commit
+         committed a =>
+         committed b => all: sealed, a: 1 sealed 1, waited 20 s
+         marker b 2 over 1 => all: ask for changes of 1
+         changes a none =>
+         changes b none => b: 2 sealed 1
+         time =>
+         time =>
+         marker a 3 over 1 => all: ask for changes of 1
+         changes a some =>
+         changes b none => a: freeze over 1
+         background =>
+         frozen a =>
+         time =>
+         frozen b => all: carry
+         carried a =>
+         carried b => all: all are frozen, encode
+         time =>
+         encoded => all: commit
+         committed a =>
+         committed b => all: sealed, a: 3 sealed 2, waited 10 s",
     );
 }
