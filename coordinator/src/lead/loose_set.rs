@@ -23,6 +23,30 @@ struct Put {
     tries: u32,
     /// It failed; again at this time.
     again: Option<u64>,
+    /// A task with a set of it has no outcome yet.
+    running: bool,
+    /// The set that goes when there is one: a prefix may be slower than programs are.
+    next: Option<Box<LooseSet>>,
+}
+
+impl Put {
+    /// One at a time: each has all bytes of the set.
+    fn send(&mut self, cluster: &mut Cluster, set: Box<LooseSet>) {
+        if self.running {
+            self.next = Some(set);
+        } else {
+            self.running = true;
+            cluster.pfs(PfsTask::PutLoose(set));
+        }
+    }
+
+    /// The task has an outcome.
+    fn ended(&mut self, cluster: &mut Cluster) {
+        self.running = false;
+        if let Some(next) = self.next.take() {
+            self.send(cluster, next);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -53,8 +77,16 @@ impl Sets {
             return;
         }
         let tries = known.filter(|put| put.stamps == stamps).map_or(0, |put| put.tries);
-        self.puts.insert(age, Put { stamps, tries, again: None });
-        cluster.pfs(PfsTask::PutLoose(Box::new(set)));
+        let put = self.puts.entry(age).or_default();
+        (put.stamps, put.tries, put.again) = (stamps, tries, None);
+        put.send(cluster, Box::new(set));
+    }
+
+    /// The prefix has a set of `age`.
+    pub(super) fn done(&mut self, cluster: &mut Cluster, age: Age) {
+        if let Some(put) = self.puts.get_mut(&age) {
+            put.ended(cluster);
+        }
     }
 
     /// Versions are new: the newest dataset that is on the PFS may be presented with them.
@@ -62,19 +94,26 @@ impl Sets {
         let on_pfs = cluster.datasets.newest_first().into_iter().find(|known| known.flushed);
         let newest = on_pfs.map(|known| Age { epoch: known.catalog.epoch, id: known.catalog.id });
         // Of a dataset that has left the caches not all versions are known any more.
-        self.puts.retain(|age, _| cluster.datasets.get(age.id).is_some());
+        self.puts.retain(|age, put| put.running || cluster.datasets.get(age.id).is_some());
+        let is_newer = |age: &Age| Some(*age) > newest && cluster.datasets.get(age.id).is_some();
         let published: Vec<Age> =
-            newest.into_iter().chain(self.puts.keys().copied().filter(|age| Some(*age) > newest)).collect();
+            newest.into_iter().chain(self.puts.keys().copied().filter(is_newer)).collect();
         for age in published {
             self.put(cluster, versions, age);
         }
         // Older ones do not change any more.
-        self.puts.retain(|age, _| newest.is_none_or(|newest| *age >= newest));
+        self.puts.retain(|age, put| put.running || newest.is_none_or(|newest| *age >= newest));
     }
 
     /// A set could not be put.
     pub(super) fn failed(&mut self, cluster: &mut Cluster, age: Age, reason: &str) {
         let Some(put) = self.puts.get_mut(&age) else { return };
+        let has_next = put.next.is_some();
+        put.ended(cluster);
+        if has_next {
+            cluster.log(format!("pointer files of dataset {}: {reason}; newer ones are put now", age.id));
+            return;
+        }
         put.tries += 1;
         if put.tries < TRIES {
             put.again = Some(cluster.now + delay(put.tries, 1_000 * MS, 60_000 * MS));
@@ -154,5 +193,89 @@ impl Sets {
             Some(Read::Done(_, set)) => set,
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::control::loose::{LooseEntry, LooseKind, LooseOwner, LooseVersion};
+    use scrfs::ids::{DatasetId, Epoch, RequestId};
+
+    use super::*;
+    use crate::lead::Output;
+    use crate::lead::flush::tests::catalog;
+    use crate::settings::tests::settings;
+
+    const AGE: Age = Age { epoch: Epoch(1), id: DatasetId(1) };
+
+    struct Bench {
+        cluster: Cluster,
+        versions: Versions,
+        sets: Sets,
+    }
+
+    impl Bench {
+        /// A dataset that is on the PFS.
+        fn new() -> Self {
+            let mut cluster = Cluster::new(Epoch(1), vec!["a".to_owned()], settings(), 100);
+            cluster.datasets.insert(catalog(1).into(), true);
+            Self { cluster, versions: Versions::default(), sets: Sets::default() }
+        }
+
+        /// A program has closed a pointer file.
+        fn closed(&mut self, serial: u64) -> Vec<u64> {
+            let (stamp, request) = (LooseStamp { epoch: Epoch(1), serial }, RequestId { origin: 1, serial });
+            let kind = LooseKind::Symlink(b"ck.1".to_vec());
+            let entry = LooseEntry { kind, ..LooseEntry::gone(b"latest".to_vec()) };
+            let owner = LooseOwner::Sealed(AGE);
+            self.versions.insert(LooseVersion { stamp, request, owner, entry });
+            self.sets.changed(&mut self.cluster, &self.versions);
+            self.put()
+        }
+
+        /// The newest version of each set that is put.
+        fn put(&mut self) -> Vec<u64> {
+            let outputs = self.cluster.take_outputs().into_iter();
+            let puts = outputs.filter_map(|output| match output {
+                Output::Pfs(PfsTask::PutLoose(set)) => {
+                    set.versions.iter().map(|version| version.stamp.serial).max()
+                }
+                _ => None,
+            });
+            puts.collect()
+        }
+
+        fn done(&mut self) -> Vec<u64> {
+            self.sets.done(&mut self.cluster, AGE);
+            self.put()
+        }
+    }
+
+    #[test]
+    fn a_prefix_that_is_slower_than_programs_has_one_set_at_a_time() {
+        let mut bench = Bench::new();
+        let put: Vec<Vec<u64>> = (1..=5).map(|serial| bench.closed(serial)).collect();
+        assert_eq!(put, [vec![1], vec![], vec![], vec![], vec![]]);
+        // What goes is put nonetheless.
+        bench.cluster.datasets.remove(DatasetId(1));
+        bench.sets.changed(&mut bench.cluster, &bench.versions);
+        assert!(bench.put().is_empty());
+        assert_eq!([bench.done(), bench.done()], [vec![5], vec![]]);
+        bench.sets.changed(&mut bench.cluster, &bench.versions);
+        assert!(bench.sets.puts.is_empty());
+    }
+
+    #[test]
+    fn a_set_that_fails_gives_way_to_a_newer_one() {
+        let mut bench = Bench::new();
+        assert_eq!([bench.closed(1), bench.closed(2)], [vec![1], vec![]]);
+        bench.sets.failed(&mut bench.cluster, AGE, "EIO");
+        assert_eq!(bench.put(), [2]);
+        bench.sets.failed(&mut bench.cluster, AGE, "EIO");
+        assert!(bench.put().is_empty());
+        bench.cluster.now += 60_000 * MS;
+        bench.sets.tick(&mut bench.cluster, &bench.versions);
+        assert_eq!(bench.put(), [2]);
+        assert_eq!([bench.done(), bench.closed(2), bench.closed(3)], [vec![], vec![], vec![3]]);
     }
 }

@@ -53,7 +53,11 @@ impl Running {
                 self.stored(&stored, Ok(*catalog));
                 true
             }
-            PfsOutcome::Marked(_) | PfsOutcome::Posted | PfsOutcome::LoosePut(_) => true,
+            PfsOutcome::Marked(_) | PfsOutcome::Posted => true,
+            PfsOutcome::LoosePut(age) => {
+                self.loose.sets.done(cluster, age);
+                true
+            }
             PfsOutcome::Halt(halt) => {
                 self.advice.halt(cluster.now, Ok(*halt));
                 true
