@@ -45,11 +45,25 @@ pub(super) fn begin(prefix: &Prefix, catalog: &Catalog) -> Result<Vec<u8>> {
         let (id, name, epoch) = (catalog.id, catalog.name.clone(), catalog.epoch);
         return Err(PfsError::Newer { id, name, epoch, newer });
     }
+    discard_others(prefix, catalog.id)?;
     let directory = prefix.flush(prefix.arrival(catalog.id));
     remove_tree(&directory)?;
     plain::make_directory(&directory).map_err(PfsError::io(&directory, "mkdir"))?;
     make_names(&directory, catalog, &|| {})?;
     Ok(directory.as_os_str().as_bytes().to_vec())
+}
+
+/// An epoch has one flush at a time: its other copies are of flushes that were given up, or that
+/// begin anew when they are tried again. They take room that this one may need.
+fn discard_others(prefix: &Prefix, id: DatasetId) -> Result<()> {
+    let mut others = prefix.arrivals("flush.")?;
+    others.retain(|other| other.epoch == Some(prefix.epoch) && other.id != id);
+    for other in others {
+        if !exists(&prefix.swap(other))? && !is_astray(prefix, other)? {
+            discard(&prefix.flush(other));
+        }
+    }
+    Ok(())
 }
 
 /// Makes the dataset's directories and links in `directory`, as far as they are missing; `goes` is

@@ -297,8 +297,9 @@ fn an_interrupted_swap_takes_no_newer_generations_place() {
     flush(&first, &older);
     let begun = PfsTask::BeginFlush(Arc::new(older.clone()));
     let PfsOutcome::FlushBegun(_, directory) = carry_out(&first, &begun).unwrap() else { panic!() };
+    // Announced, and whole.
+    std::os::unix::fs::symlink("ck", first.state(format!("swap.{NEWER}.3"))).unwrap();
     flush(&second, &newer);
-    // Whole, and announced.
     let directory = PathBuf::from(String::from_utf8(directory).unwrap());
     for entry in &older.entries {
         if let EntryKind::File(file) = &entry.kind {

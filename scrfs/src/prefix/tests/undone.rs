@@ -152,3 +152,21 @@ fn what_only_the_pfs_keeps_from_being_published_is_told_apart() {
     assert_eq!(unpublished(), (Vec::new(), Vec::new()));
     whole.is_published(&prefix);
 }
+
+/// A program removed a dataset while it was copied, or its flush was given up: on a full PFS what
+/// was copied of it may be the room that the next one needs.
+#[test]
+fn a_flush_takes_away_what_others_of_its_epoch_have_left() {
+    let root = tempfile::tempdir().unwrap();
+    let own = prefix(root.path(), 5);
+    let is_there = |id: u64| own.state(format!("flush.5.{id}")).exists();
+    begin_and_copy(&own, &catalog(1, b"a"));
+    let newer = own.state("flush.6.1");
+    fs::create_dir(&newer).unwrap();
+    begin_and_copy(&own, &catalog(2, b"b"));
+    assert_eq!([is_there(1), is_there(2), newer.exists()], [false, true, true]);
+    // It is on its way to its name.
+    std::os::unix::fs::symlink("b", own.state("swap.5.2")).unwrap();
+    begin_and_copy(&own, &catalog(3, b"c"));
+    assert_eq!([is_there(2), is_there(3)], [true, true]);
+}
