@@ -36,11 +36,11 @@ type Key = (NodeRank, u64, Vec<u8>);
 enum Step {
     Queued,
     /// From this member's holder, who had it rebuilt so many times by then.
-    Sending(Member, u32, JobId, Answers<JobResult>),
+    Sending(Member, u32, Answers<JobResult>),
     /// This member's rebuild runs, or waits for the directory round.
     Rebuilding(Member),
-    /// The request that the copy was asked under.
-    Copying(RequestId),
+    /// The asker copies it from the PFS.
+    Copying,
     /// This node's cache is full: some other dataset may leave it.
     Short(NodeRank),
 }
@@ -111,6 +111,10 @@ pub(super) struct ShortOfRoom {
 pub(super) struct Fetches {
     all: BTreeMap<Key, Fetch>,
     queue: VecDeque<Key>,
+    /// Those that holders send.
+    sending: BTreeMap<JobId, Key>,
+    /// Those that nodes copy from the PFS.
+    copying: BTreeMap<(NodeRank, RequestId), Key>,
     mends: Mends,
     /// Those that found the asker's cache full, and of which nobody has heard yet.
     short: Vec<ShortOfRoom>,
@@ -144,17 +148,26 @@ impl Fetches {
         committing: impl Fn(DatasetId) -> bool,
         round_touches: impl Fn(&[u8]) -> bool,
     ) {
-        let mut later = VecDeque::new();
-        while self.all.len() - self.queue.len() - later.len() < RUNNING_MAX {
+        self.start(cluster, &committing);
+        self.rebuild(cluster, round_touches);
+        // Those that waited for a rebuild that could not begin.
+        self.start(cluster, &committing);
+    }
+
+    fn start(&mut self, cluster: &mut Cluster, committing: impl Fn(DatasetId) -> bool) {
+        let mut later = Vec::new();
+        while self.sending.len() + self.copying.len() < RUNNING_MAX {
             let Some(key) = self.queue.pop_front() else { break };
             if committing(DatasetId(key.1)) {
-                later.push_back(key);
+                later.push(key);
             } else {
                 self.next_source(cluster, &key);
             }
         }
-        later.append(&mut self.queue);
-        self.queue = later;
+        later.into_iter().rev().for_each(|key| self.queue.push_front(key));
+    }
+
+    fn rebuild(&mut self, cluster: &mut Cluster, round_touches: impl Fn(&[u8]) -> bool) {
         self.wanted.extend(self.restores.due(cluster));
         self.restores.refill(cluster, &round_touches, |id, member| self.mends.works_on(id, member));
         let touched = |cluster: &Cluster, id: DatasetId| {
@@ -248,7 +261,9 @@ impl Fetches {
             let job = Job::Send { file: fetch.file.clone(), size: copy.size, crc: copy.crc, from, to: key.0 };
             let answers = Answers::of(job.nodes());
             let rebuilds = self.mends.rebuilds(fetch.file.id, copy.member);
-            fetch.step = Step::Sending(copy.member, rebuilds, cluster.start(job), answers);
+            let id = cluster.start(job);
+            fetch.step = Step::Sending(copy.member, rebuilds, answers);
+            self.sending.insert(id, key.clone());
             return;
         }
         if let Some(member) = fetch.bad.pop_first() {
@@ -262,7 +277,8 @@ impl Fetches {
         }
         if known.in_prefix() && !std::mem::replace(&mut fetch.copied, true) {
             let Some(&request) = fetch.requests.first() else { return };
-            fetch.step = Step::Copying(request);
+            fetch.step = Step::Copying;
+            self.copying.insert((key.0, request), key.clone());
             let (file, directory) = (fetch.file.clone(), cluster.prefix_of(&known.catalog.name));
             cluster.send(key.0, Command::CopyFromPrefix { request, file, directory });
             return;
@@ -330,9 +346,7 @@ impl Fetches {
 
     /// A share ended; false when it is no share of these copies or of a rebuild for them.
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> bool {
-        let job = share.job;
-        let mine = |fetch: &Fetch| matches!(&fetch.step, Step::Sending(_, _, running, _) if *running == job);
-        let Some((key, fetch)) = self.all.iter_mut().find(|(_, fetch)| mine(fetch)) else {
+        let Some(key) = self.sending.get(&share.job).cloned() else {
             if let Some(ended) = self.restores.job(cluster, &share) {
                 self.ended |= ended;
                 return true;
@@ -345,13 +359,15 @@ impl Fetches {
             }
             return true;
         };
-        let ShareEnd { node, result, .. } = share;
-        let Step::Sending(member, rebuilds, _, answers) = &mut fetch.step else { return false };
+        let ShareEnd { node, result, job } = share;
+        let Some(fetch) = self.all.get_mut(&key) else { return false };
+        let Step::Sending(member, rebuilds, answers) = &mut fetch.step else { return false };
         if !answers.put(node, result) {
             return false;
         }
         if answers.all() {
-            let (key, member) = (key.clone(), *member);
+            self.sending.remove(&job);
+            let member = *member;
             let rebuilt_since = self.mends.rebuilds(fetch.file.id, member) != *rebuilds;
             // The receiver has checked and installed; whatever the sender says after that does not
             // matter.
@@ -428,7 +444,9 @@ impl Fetches {
                 Ok(()) => drop(fetch.tried.remove(&mended.member)),
                 Err(missed) => fetch.missed.push(missed.clone()),
             }
-            self.next_source(cluster, &key);
+            // They may be many.
+            fetch.step = Step::Queued;
+            self.queue.push_back(key);
         }
     }
 
@@ -440,16 +458,14 @@ impl Fetches {
         request: RequestId,
         result: Result<(), FetchFailure>,
     ) -> bool {
-        let mine = |fetch: &Fetch| matches!(fetch.step, Step::Copying(asked) if asked == request);
-        let found = self.all.iter_mut().find(|(key, fetch)| key.0 == node && mine(fetch));
-        let Some((key, fetch)) = found else { return false };
-        let key = key.clone();
+        let Some(key) = self.copying.remove(&(node, request)) else { return false };
         let Err(failure) = result else {
             self.answer(cluster, &key, 0, "");
             return true;
         };
         let reason = format!("the PFS: {}", failure.reason);
         let full = failure.full.map(|full| (node, full));
+        let Some(fetch) = self.all.get_mut(&key) else { return false };
         fetch.missed.push(Missed { bad: failure.corrupt, full, ..Missed::passing(reason) });
         let id = fetch.file.id;
         if failure.corrupt {
@@ -481,6 +497,7 @@ fn copies(catalog: &Catalog, path: &RelPath) -> Vec<(FileCopy, String)> {
 mod tests {
     use std::sync::Arc;
 
+    use scrfs::control::MemberPart;
     use scrfs::dataset::{Entry, Layout, MemberPlace, Protection, Scheme, Stamp};
 
     use super::*;
@@ -547,6 +564,36 @@ mod tests {
     fn the_node_of_a_member_that_nobody_gives_back_is_asked() {
         let (mut cluster, _) = fetch(&[0, 1]);
         assert_eq!(told(&mut cluster), ["send 1"]);
+    }
+
+    /// A rebuild takes as long as its members are large.
+    #[test]
+    fn who_waits_for_a_rebuild_holds_up_no_other_open() {
+        let (mut cluster, mut fetches) = fetch(&[0]);
+        let first = &cluster.datasets.any(ID).unwrap().catalog;
+        let entry = |at: u32, member| {
+            let kind = EntryKind::File(FileCopy { size: 1, crc: 0, member, program_rank: None });
+            Entry { path: RelPath::new(format!("x{at:03}")).unwrap(), kind, ..first.entries[0].clone() }
+        };
+        let absent = u32::try_from(RUNNING_MAX).unwrap() + 9;
+        let mut entries = first.entries.clone();
+        entries.extend((1..=absent).map(|at| entry(at, Member(0))));
+        entries.push(entry(absent + 1, Member(1)));
+        let catalog = Catalog { entries, ..Catalog::clone(first) };
+        cluster.datasets.insert(catalog.into(), false);
+        cluster.lacks(ID, [Member(0)].into());
+        assert_eq!(told(&mut cluster), ["rebuild [0] 1"]);
+        for at in 1..=absent + 1 {
+            let path = RelPath::new(format!("x{at:03}")).unwrap();
+            let request = RequestId { origin: 1, serial: u64::from(at) + 1 };
+            fetches.fetch(NodeRank(0), request, SealedFile { id: ID, path });
+        }
+        fetches.begin(&mut cluster, |_| false, |_| false);
+        assert_eq!(told(&mut cluster), ["send 2"]);
+        // Then they do not begin all at once.
+        let part = MemberPart { member: Member(0), entries: Vec::new(), taken: 1 };
+        ended(&mut cluster, &mut fetches, 1, Ok(JobOutput::Part(Box::new(part))));
+        assert_eq!(told(&mut cluster).len(), RUNNING_MAX - 1);
     }
 
     /// A program overwrites the file while its node sends it.
