@@ -227,7 +227,8 @@ impl Fetches {
     fn next_source(&mut self, cluster: &mut Cluster, key: &Key) {
         let Some(fetch) = self.all.get_mut(key) else { return };
         let Some(known) = cluster.datasets.any(fetch.file.id) else {
-            self.answer(cluster, key, Errno::ENOENT as i32, "its dataset is not there any more");
+            // The asker looks its name up once more: a newer generation may have it.
+            self.answer(cluster, key, Errno::ESTALE as i32, "its dataset is not there any more");
             return;
         };
         let copies = copies(&known.catalog, &fetch.file.path);
@@ -594,6 +595,16 @@ mod tests {
         let part = MemberPart { member: Member(0), entries: Vec::new(), taken: 1 };
         ended(&mut cluster, &mut fetches, 1, Ok(JobOutput::Part(Box::new(part))));
         assert_eq!(told(&mut cluster).len(), RUNNING_MAX - 1);
+    }
+
+    /// Its next generation was sealed meanwhile.
+    #[test]
+    fn who_opens_a_generation_that_has_gone_looks_its_name_up_again() {
+        let (mut cluster, mut fetches) = fetch(&[]);
+        cluster.datasets.remove(ID);
+        ended(&mut cluster, &mut fetches, 1, Err(JobFailure::passing("it is not here")));
+        let stale = format!("fetched {}", Errno::ESTALE as i32);
+        assert_eq!(told(&mut cluster), ["send 1".to_owned(), stale]);
     }
 
     /// A program overwrites the file while its node sends it.
