@@ -277,9 +277,8 @@ impl Flushes {
     pub(super) fn published(&mut self, cluster: &mut Cluster, id: DatasetId) {
         cluster.datasets.flushed(id);
         self.told = None;
-        if cluster.datasets.get(id).is_some() {
-            cluster.send_all(Command::MarkFlushed(id));
-        }
+        // Also of one that has left meanwhile: nodes may have told that it is lost.
+        cluster.send_all(Command::MarkFlushed(id));
         if let Some(flush) = self.current.take_if(|flush| flush.id == id) {
             self.longest = self.longest.max(cluster.now.saturating_sub(flush.begun));
         }
@@ -477,6 +476,21 @@ pub(super) mod tests {
         assert_eq!(bench.step(), ["failed 3"]);
         bench.flushes.lost(&mut bench.cluster, DatasetId(3));
         assert!(bench.step().is_empty(), "it was told already, with a better reason");
+    }
+
+    #[test]
+    fn what_leaves_while_it_is_published_is_on_the_pfs_nonetheless() {
+        let mut bench = Bench::new();
+        bench.flushes.wish(DatasetId(1));
+        assert_eq!(bench.step(), ["begin 1"]);
+        assert!(bench.flushes.begun(&mut bench.cluster, DatasetId(1), b"/p"));
+        assert!(bench.flushes.copied(&mut bench.cluster, NodeRank(0), DatasetId(1), Ok(())));
+        assert_eq!(bench.flushes.publishing(), Some(DatasetId(1)));
+        bench.cluster.datasets.remove(DatasetId(1));
+        bench.flushes.lost(&mut bench.cluster, DatasetId(1));
+        assert_eq!(bench.step(), ["failed 1 for good"]);
+        bench.end(1);
+        assert_eq!(bench.step(), ["flushed 1"]);
     }
 
     #[test]
