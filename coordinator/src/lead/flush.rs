@@ -101,11 +101,11 @@ impl Flushes {
     }
 
     /// Queues what was asked for, once it is known what the prefix has.
-    fn take_wishes(&mut self, cluster: &mut Cluster) {
+    fn take_wishes(&mut self, cluster: &mut Cluster, committing: impl Fn(DatasetId) -> bool) {
         if !self.surveyed {
             return;
         }
-        for id in std::mem::take(&mut self.wished) {
+        for id in self.wished.extract_if(.., |id| !committing(*id)).collect::<Vec<_>>() {
             match cluster.datasets.get(id).map(|known| known.flushed) {
                 // Some node did not know.
                 Some(true) => cluster.send_all(Command::MarkFlushed(id)),
@@ -190,9 +190,15 @@ impl Flushes {
     }
 
     /// Begins the next flush, or the next try of one, when none runs and one is due.
-    /// Not while members of it are `rebuilding`.
-    pub(super) fn begin(&mut self, cluster: &mut Cluster, rebuilding: impl Fn(DatasetId) -> bool) {
-        self.take_wishes(cluster);
+    /// Not while members of it are `rebuilding`, nor while some node has not recorded it
+    /// (`committing`).
+    pub(super) fn begin(
+        &mut self,
+        cluster: &mut Cluster,
+        rebuilding: impl Fn(DatasetId) -> bool,
+        committing: impl Fn(DatasetId) -> bool,
+    ) {
+        self.take_wishes(cluster, committing);
         if self.current.is_some() {
             return;
         }
@@ -366,7 +372,7 @@ pub(super) mod tests {
         /// What begins, and what nodes are told.
         fn step(&mut self) -> Vec<String> {
             self.flushes.choose(&self.cluster);
-            self.flushes.begin(&mut self.cluster, |_| false);
+            self.flushes.begin(&mut self.cluster, |_| false, |_| false);
             let outputs = self.cluster.take_outputs();
             let said = outputs.iter().filter_map(|output| match output {
                 Output::Pfs(PfsTask::BeginFlush(catalog)) => Some(format!("begin {}", catalog.id)),
@@ -454,7 +460,7 @@ pub(super) mod tests {
         // Dataset 3 was the next generation of dataset 2.
         bench.cluster.datasets.remove(DatasetId(2));
         bench.end(1);
-        bench.flushes.begin(&mut bench.cluster, |_| false);
+        bench.flushes.begin(&mut bench.cluster, |_| false, |_| false);
         assert!(bench.flushes.runs(DatasetId(3)));
     }
 
@@ -491,6 +497,24 @@ pub(super) mod tests {
         assert_eq!(bench.step(), ["failed 1 for good"]);
         bench.end(1);
         assert_eq!(bench.step(), ["flushed 1"]);
+    }
+
+    #[test]
+    fn what_somebody_wants_that_is_being_committed_waits_for_that() {
+        let mut bench = Bench::new();
+        let step = |bench: &mut Bench, commits: bool| {
+            bench.flushes.begin(&mut bench.cluster, |_| false, |id| commits && id == DatasetId(4));
+            let outputs = bench.cluster.take_outputs();
+            let begins = |output: &Output| matches!(output, Output::Pfs(PfsTask::BeginFlush(_)));
+            let fails = |output: &Output| matches!(output, Output::Command(_, Command::FlushFailed { .. }));
+            (outputs.iter().any(begins), outputs.iter().any(fails))
+        };
+        bench.flushes.wish(DatasetId(4));
+        assert_eq!(step(&mut bench, true), (false, false));
+        bench.cluster.datasets.insert(catalog(4).into(), false);
+        assert_eq!(step(&mut bench, false), (true, false));
+        bench.flushes.wish(DatasetId(5));
+        assert_eq!(step(&mut bench, true), (false, true));
     }
 
     #[test]

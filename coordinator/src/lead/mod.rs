@@ -514,7 +514,7 @@ impl Running {
             held => held,
         });
         let is_rebuilt = |id| self.fetches.rebuilding(id) || lacking.contains_key(&id);
-        self.flushes.begin(cluster, is_rebuilt);
+        self.flushes.begin(cluster, is_rebuilt, |id| self.seals.committing(id));
         self.scrubs.begin(cluster, is_rebuilt);
         if !self.directories.renames_datasets() {
             self.loose.begin(cluster);
