@@ -64,6 +64,8 @@ pub(super) struct Flushes {
     /// What the prefix has is known, or cannot be known.
     surveyed: bool,
     held_up: bool,
+    /// The dataset of the running flush is gone: what took its place may be due instead.
+    gone: bool,
     /// Why flushes fail, as it was told last; the same is not told again until one succeeds, save
     /// of what is given up. Each dataset's status has it anyway.
     told: Option<String>,
@@ -184,9 +186,7 @@ impl Flushes {
     pub(super) fn removed(&mut self, id: DatasetId) {
         self.wished.remove(&id);
         self.waiting.retain(|waiting| waiting.id != id);
-        if self.current.as_ref().is_some_and(|flush| flush.id == id) {
-            self.current = None;
-        }
+        self.gone |= self.current.take_if(|flush| flush.id == id).is_some();
     }
 
     /// Begins the next flush, or the next try of one, when none runs and one is due.
@@ -204,7 +204,7 @@ impl Flushes {
         }
         let waited = self.waiting.len();
         self.waiting.retain(|waiting| cluster.datasets.get(waiting.id).is_some());
-        if self.waiting.len() < waited {
+        if std::mem::take(&mut self.gone) || self.waiting.len() < waited {
             // What took the place of a dataset that was due is due instead.
             self.choose(cluster);
         }
@@ -232,22 +232,23 @@ impl Flushes {
         true
     }
 
-    /// A node has copied its files, or could not. False when that is not awaited.
+    /// A node has copied its files, or could not: whether that was awaited, and whether all have.
     pub(super) fn copied(
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
         id: DatasetId,
         result: Result<(), Reason>,
-    ) -> bool {
-        let Some(flush) = self.current.as_mut().filter(|flush| flush.id == id) else { return false };
-        let Step::Copying(answers) = &mut flush.step else { return false };
+    ) -> (bool, bool) {
+        let Some(flush) = self.current.as_mut().filter(|flush| flush.id == id) else { return (false, false) };
+        let Step::Copying(answers) = &mut flush.step else { return (false, false) };
         if !answers.put(node, result) {
-            return false;
+            return (false, false);
         }
         flush.heard = cluster.now;
+        let all = answers.all();
         // Also after a failure all are awaited: the next try must not meet this one's writers.
-        if answers.all() {
+        if all {
             let failed = answers.iter().filter_map(|(node, result)| Some((node, result.as_ref().err()?)));
             let reasons = failed.map(|(node, reason)| reason.clone().on(cluster.host(node)));
             if let Some(reason) = Reason::all(reasons) {
@@ -260,7 +261,7 @@ impl Flushes {
                 self.current = None;
             }
         }
-        true
+        (true, all)
     }
 
     /// True when the running flush is held up from now on: some datasets need not wait for theirs
@@ -465,6 +466,17 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_takes_the_place_of_a_dataset_that_was_being_flushed_is_due() {
+        let mut bench = Bench::new();
+        bench.cluster.settings.flush_every = 2;
+        assert_eq!(bench.step(), ["begin 2"]);
+        bench.cluster.datasets.remove(DatasetId(2));
+        bench.flushes.removed(DatasetId(2));
+        bench.flushes.begin(&mut bench.cluster, |_| false, |_| false);
+        assert!(bench.flushes.runs(DatasetId(3)));
+    }
+
+    #[test]
     fn what_leaves_the_caches_before_its_turn_is_told() {
         let mut bench = Bench::new();
         bench.flushes.wish(DatasetId(1));
@@ -490,7 +502,8 @@ pub(super) mod tests {
         bench.flushes.wish(DatasetId(1));
         assert_eq!(bench.step(), ["begin 1"]);
         assert!(bench.flushes.begun(&mut bench.cluster, DatasetId(1), b"/p"));
-        assert!(bench.flushes.copied(&mut bench.cluster, NodeRank(0), DatasetId(1), Ok(())));
+        let copied = bench.flushes.copied(&mut bench.cluster, NodeRank(0), DatasetId(1), Ok(()));
+        assert_eq!(copied, (true, true));
         assert_eq!(bench.flushes.publishing(), Some(DatasetId(1)));
         bench.cluster.datasets.remove(DatasetId(1));
         bench.flushes.lost(&mut bench.cluster, DatasetId(1));

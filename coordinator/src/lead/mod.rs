@@ -346,9 +346,11 @@ impl Running {
             }
             (Phase::Serving, Event::Carried { id, result }) => self.seals.carried(cluster, node, id, result),
             (Phase::Serving, Event::Dropped(id)) => {
-                let awaited = self.seals.dropped(cluster, node, id);
-                // What the seal was built on has stayed for it.
-                self.evict();
+                let (awaited, ended) = self.seals.dropped(cluster, node, id);
+                if ended {
+                    // What the seal was built on has stayed for it.
+                    self.evict();
+                }
                 awaited
             }
             (Phase::Serving, Event::Committed { id, result, decided }) => {
@@ -379,7 +381,7 @@ impl Running {
                 true
             }
             (Phase::Serving, Event::FlushedMember { id, result, bad }) => {
-                let awaited = self.flushes.copied(cluster, node, id, result);
+                let (awaited, ended) = self.flushes.copied(cluster, node, id, result);
                 for member in bad {
                     if cluster.holds(node, id, member) {
                         self.fetches.mend(id, member);
@@ -390,8 +392,10 @@ impl Running {
                     self.loose.publish(cluster, age);
                 }
                 let gone = cluster.datasets.get(id).is_none();
-                // It may be given up now: then it may go, and the next one may be due.
-                self.choose();
+                if ended {
+                    // It may be given up now: then it may go, and the next one may be due.
+                    self.choose();
+                }
                 awaited || gone
             }
             (Phase::Serving, Event::FetchedMember { id, result }) => {

@@ -516,22 +516,23 @@ impl Seals {
         }
     }
 
-    /// A node has dropped; false when that is not awaited.
-    pub(super) fn dropped(&mut self, cluster: &mut Cluster, node: NodeRank, id: DatasetId) -> bool {
+    /// A node has dropped: whether that was awaited, and whether all have.
+    pub(super) fn dropped(&mut self, cluster: &mut Cluster, node: NodeRank, id: DatasetId) -> (bool, bool) {
         let Some(Seal { step: Step::Dropping(dropping, answers), name, markers, .. }) = &mut self.current
         else {
-            return false;
+            return (false, false);
         };
         if *dropping != id || !answers.put(node, ()) {
-            return false;
+            return (false, false);
         }
-        if answers.all() {
+        let all = answers.all();
+        if all {
             // Not before: a marker that a program sets because it heard of the failure is a new try
             // on whatever node.
             self.markers.end(cluster, name, std::mem::take(markers), &MarkerOutcome::NotSealed(id));
             self.current = None;
         }
-        true
+        (true, all)
     }
 
     /// The commit that some node has failed to record for as long as a marker waits for writers,

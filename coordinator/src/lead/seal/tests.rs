@@ -76,7 +76,7 @@ impl Bench {
                 assert!(awaited);
                 waited = sealed.map_or(0, |(_, waited)| waited / (1000 * MS));
             }
-            "dropped" => assert!(seals.dropped(cluster, node(host), id)),
+            "dropped" => assert!(seals.dropped(cluster, node(host), id).0),
             "changes" => assert!(seals.changes(cluster, node(host), (id, true), rest == "some")),
             "removed" => seals.removed(cluster, NAME),
             "background" => cluster.settings.sealing.background = true,
