@@ -21,6 +21,9 @@ pub(super) struct Known {
     pub(super) replaced: bool,
     /// Members that no node has; the others can give them back.
     pub(super) absent: BTreeSet<Member>,
+    /// The sets that these are of, by their places in the layout: each step of the lead looks at
+    /// them, and there may be thousands of others.
+    lacking_sets: Vec<usize>,
 }
 
 impl Known {
@@ -32,7 +35,8 @@ impl Known {
     /// The absent members, set by set; with each, whether the others of its set give it back.
     pub(super) fn given_back(&self) -> impl Iterator<Item = (Member, bool)> {
         let layout = &self.catalog.layout;
-        layout.sets.iter().flat_map(move |set| {
+        let sets = self.lacking_sets.iter().filter_map(|at| layout.sets.get(*at));
+        sets.flat_map(move |set| {
             let lost: Vec<usize> = (0..set.len()).filter(|at| self.absent.contains(&set[*at])).collect();
             let together = (layout.scheme() != Scheme::Partner).then(|| layout.survives(set, &lost));
             let survives = move |at| layout.survives(set, &self.rebuilt_with(set, at));
@@ -54,6 +58,24 @@ impl Known {
         let to_the_left = (0..count).map(|by| (at + count - by) % count).take_while(is_lost);
         let all: BTreeSet<usize> = to_the_right.chain(to_the_left).collect();
         all.into_iter().collect()
+    }
+
+    /// No node has these.
+    fn lacks(&mut self, absent: BTreeSet<Member>) {
+        let sets = self.catalog.layout.sets.iter().enumerate();
+        let lacking = sets.filter(|(_, set)| set.iter().any(|member| absent.contains(member)));
+        self.lacking_sets = lacking.map(|(at, _)| at).collect();
+        self.absent = absent;
+    }
+
+    /// These are on their nodes; false if none of them was absent.
+    fn restored(&mut self, members: &[Member]) -> bool {
+        let before = self.absent.len();
+        self.absent.retain(|member| !members.contains(member));
+        let (sets, absent) = (&self.catalog.layout.sets, &self.absent);
+        let lacks = |at: &usize| sets.get(*at).is_some_and(|set| set.iter().any(|of| absent.contains(of)));
+        self.lacking_sets.retain(lacks);
+        self.absent.len() < before
     }
 
     /// As the rules of the caches see it.
@@ -93,14 +115,21 @@ impl Datasets {
         }
         self.listed.insert(
             catalog.id,
-            Known { catalog, flushed, bad_there: false, replaced, absent: BTreeSet::new() },
+            Known {
+                catalog,
+                flushed,
+                bad_there: false,
+                replaced,
+                absent: BTreeSet::new(),
+                lacking_sets: Vec::new(),
+            },
         );
     }
 
     /// No node has these members of it.
     pub(super) fn lacks(&mut self, id: DatasetId, members: BTreeSet<Member>) {
         if let Some(known) = self.listed.get_mut(&id) {
-            known.absent = members;
+            known.lacks(members);
         }
     }
 
@@ -112,11 +141,7 @@ impl Datasets {
     /// Members are on their nodes; what is still absent, if some of these were.
     pub(super) fn restored(&mut self, id: DatasetId, members: &[Member]) -> Option<&BTreeSet<Member>> {
         let known = self.listed.get_mut(&id).or_else(|| self.failed.get_mut(&id))?;
-        let before = known.absent.len();
-        for member in members {
-            known.absent.remove(member);
-        }
-        (known.absent.len() < before).then_some(&known.absent)
+        known.restored(members).then_some(&known.absent)
     }
 
     pub(super) fn put_aside(&mut self, id: DatasetId) {
@@ -271,11 +296,40 @@ mod tests {
         };
         let absent = [1, 3, 4].map(Member).into();
         let catalog = Arc::new(Catalog { layout, ..catalog(1) });
-        let known = Known { catalog, flushed: false, bad_there: false, replaced: false, absent };
+        let mut datasets = Datasets::default();
+        datasets.insert(catalog, false);
+        datasets.lacks(DatasetId(1), absent);
+        let known = datasets.get(DatasetId(1)).unwrap();
         let given_back = [(1, true), (3, false), (4, false)].map(|(member, is)| (Member(member), is));
         assert_eq!(known.given_back().collect::<Vec<_>>(), given_back);
         let together = [1, 3, 4, 0].map(|at| known.rebuilt_with(&set, at));
         assert_eq!(together, [vec![1], vec![3, 4], vec![3, 4], vec![0, 1, 3, 4]]);
+    }
+
+    #[test]
+    fn only_the_sets_of_absent_members_are_looked_at() {
+        let place = || MemberPlace { host: "a".to_owned(), files: 1, bytes: 1, taken: None };
+        let layout = Layout {
+            encoding: 0,
+            protection: Protection::by(Scheme::Xor),
+            members: (0..6).map(|_| place()).collect(),
+            sets: [[0, 1], [2, 3], [4, 5]].map(|set| set.map(Member).into()).into(),
+        };
+        let mut datasets = Datasets::default();
+        let id = DatasetId(1);
+        datasets.insert(Arc::new(Catalog { layout, ..catalog(1) }), false);
+        datasets.lacks(id, [0, 4, 5].map(Member).into());
+        let looked_at = |datasets: &Datasets| {
+            let known = datasets.get(id).unwrap();
+            let given_back: Vec<(u32, bool)> = known.given_back().map(|(of, is)| (of.0, is)).collect();
+            (known.lacking_sets.clone(), given_back)
+        };
+        assert_eq!(looked_at(&datasets), (vec![0, 2], vec![(0, true), (4, false), (5, false)]));
+        assert!(datasets.restored(id, &[Member(2)]).is_none());
+        assert!(datasets.restored(id, &[Member(0), Member(4)]).is_some());
+        assert_eq!(looked_at(&datasets), (vec![2], vec![(5, true)]));
+        assert!(datasets.restored(id, &[Member(5)]).is_some_and(BTreeSet::is_empty));
+        assert_eq!(looked_at(&datasets), (vec![], vec![]));
     }
 
     /// All nodes were lost, and nothing was on the PFS: ids began anew, before a node of the former
