@@ -122,6 +122,8 @@ pub(super) struct Fetches {
     wanted: BTreeSet<(DatasetId, Member)>,
     /// Rebuilds ended: what waited for that can go on.
     ended: bool,
+    /// Datasets whose copies on the PFS turned out to be bad, and that the caches have.
+    unflushed: Vec<DatasetId>,
     restores: Restores,
 }
 
@@ -215,6 +217,11 @@ impl Fetches {
     /// Whether a rebuild has ended since this was asked.
     pub(super) fn take_ended(&mut self) -> bool {
         std::mem::take(&mut self.ended)
+    }
+
+    /// Datasets that are to be flushed anew, since this was asked.
+    pub(super) fn take_unflushed(&mut self) -> Vec<DatasetId> {
+        std::mem::take(&mut self.unflushed)
     }
 
     /// What running rebuilds mean for a directory operation.
@@ -404,13 +411,13 @@ impl Fetches {
     ) {
         let corrupt = result.as_ref().is_err_and(|failure| failure.corrupt);
         if corrupt {
-            Self::fail_there(cluster, id);
+            self.fail_there(cluster, id);
         }
         self.ended |= self.restores.fetched(cluster, node, id, result);
     }
 
     /// Its copy on the PFS is marked FAILED, once.
-    fn fail_there(cluster: &mut Cluster, id: DatasetId) {
+    fn fail_there(&mut self, cluster: &mut Cluster, id: DatasetId) {
         if !cluster.datasets.bad_there(id) {
             return;
         }
@@ -424,6 +431,7 @@ impl Fetches {
         cluster.pfs(PfsTask::MarkFailed(stored));
         if !is_flushed {
             cluster.send_all(Command::UnmarkFlushed(id));
+            self.unflushed.extend(cluster.datasets.get(id).map(|_| id));
         }
     }
 
@@ -470,7 +478,7 @@ impl Fetches {
         fetch.missed.push(Missed { bad: failure.corrupt, full, ..Missed::passing(reason) });
         let id = fetch.file.id;
         if failure.corrupt {
-            Self::fail_there(cluster, id);
+            self.fail_there(cluster, id);
         }
         self.next_source(cluster, &key);
         true
@@ -628,7 +636,8 @@ mod tests {
     /// The caches have the last good copy.
     #[test]
     fn what_is_bad_on_the_pfs_is_not_flushed_any_more_unless_only_the_pfs_gives_the_rest() {
-        // What is marked and told, whether it counts as flushed, and whether it is read from there.
+        // What is marked and told, whether it counts as flushed, whether it is read from there, and
+        // whether it is flushed anew.
         let found = |absent: &[u32]| {
             let (mut cluster, mut fetches) = fetch(&[]);
             let catalog = Arc::clone(&cluster.datasets.any(ID).unwrap().catalog);
@@ -643,11 +652,11 @@ mod tests {
             let tells = |output: &&Output| matches!(output, Output::Command(_, Command::UnmarkFlushed(ID)));
             let known = cluster.datasets.any(ID).unwrap();
             let counts = [outputs.iter().filter(marks).count(), outputs.iter().filter(tells).count()];
-            (counts, known.flushed, known.in_prefix())
+            (counts, known.flushed, known.in_prefix(), fetches.take_unflushed() == [ID])
         };
-        assert_eq!(found(&[]), ([1, 1], false, true));
-        assert_eq!(found(&[0]), ([1, 1], false, true), "its set gives it back");
-        assert_eq!(found(&[0, 1]), ([1, 0], true, true));
+        assert_eq!(found(&[]), ([1, 1], false, true, true));
+        assert_eq!(found(&[0]), ([1, 1], false, true, true), "its set gives it back");
+        assert_eq!(found(&[0, 1]), ([1, 0], true, true, false));
     }
 
     /// Its set has wrong bytes, so an absent member comes from the prefix; meanwhile another member

@@ -517,6 +517,9 @@ impl Running {
             Hold::Free => self.seals.hold(op),
             held => held,
         });
+        for id in self.fetches.take_unflushed() {
+            self.flushes.wish(id);
+        }
         let is_rebuilt = |id| self.fetches.rebuilding(id) || lacking.contains_key(&id);
         self.flushes.begin(cluster, is_rebuilt, |id| self.seals.committing(id));
         self.scrubs.begin(cluster, is_rebuilt);
