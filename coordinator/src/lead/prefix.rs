@@ -2,8 +2,10 @@
 
 use scrfs::control::Command;
 use scrfs::dataset::Catalog;
+use scrfs::ids::DatasetId;
 use scrfs::prefix::{Contents, PfsCause, PfsFailure, PfsOutcome, PfsTask, StoredDataset};
 
+use super::cluster::Cluster;
 use super::policy::MS;
 use super::{Phase, Running, SURVEY_LIMIT, Survey};
 
@@ -180,9 +182,17 @@ impl Running {
         }
     }
 
-    /// Datasets of which the caches do not know that they are on the PFS.
+    /// Datasets of which the caches do not know that they are on the PFS, or that they are not: a
+    /// lead may have died before all nodes knew.
     pub(super) fn mark_flushed(&mut self) {
         let Survey::Known(Contents { datasets, .. }) = &self.survey else { return };
+        for id in no_longer_there(datasets, &self.cluster) {
+            self.cluster.datasets.bad_there(id);
+            if self.cluster.datasets.get(id).is_some_and(|known| !known.flushed) {
+                self.cluster.send_all(Command::UnmarkFlushed(id));
+                self.flushes.wish(id);
+            }
+        }
         for dataset in datasets.iter().filter(|dataset| dataset.usable) {
             let known = self.cluster.datasets.any(dataset.id);
             if known.is_some_and(|known| !known.in_prefix() && dataset.is(&known.catalog)) {
@@ -196,11 +206,22 @@ impl Running {
     }
 }
 
+/// Those that count as flushed, and that the prefix lists as marked FAILED, or gone.
+fn no_longer_there(stored: &[StoredDataset], cluster: &Cluster) -> Vec<DatasetId> {
+    let is_there = |catalog: &Catalog| {
+        let mut listed = stored.iter().filter(|dataset| dataset.is(catalog)).peekable();
+        listed.peek().is_none() || listed.any(|dataset| dataset.usable)
+    };
+    let counted = cluster.datasets.newest_first().into_iter().filter(|known| known.flushed);
+    counted.filter(|known| !is_there(&known.catalog)).map(|known| known.catalog.id).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use scrfs::control::{Settings, Severity, Start};
-    use scrfs::ids::Epoch;
+    use scrfs::ids::{Epoch, NodeRank};
 
+    use super::super::flush::tests::catalog;
     use super::super::policy::MS;
     use super::super::{Input, Lead, Output, SURVEY_LIMIT};
     use super::*;
@@ -232,6 +253,35 @@ mod tests {
         }
         assert!(!warned(lead.step(Input::Now(now))));
         assert!(warned(lead.step(Input::Now(now + SURVEY_LIMIT))));
+    }
+
+    /// The former lead died when some nodes had heard of it.
+    #[test]
+    fn what_the_index_has_as_failed_counts_as_flushed_on_no_node() {
+        let told = |usable: &[bool]| {
+            let cluster = Cluster::new(Epoch(2), vec!["n0".to_owned()], settings(), 1);
+            let mut running = Running::begin(cluster, Start::Attach);
+            running.phase = Phase::Serving;
+            running.cluster.datasets.insert(catalog(1).into(), true);
+            running.cluster.take_outputs();
+            let stored = |usable: &bool| StoredDataset {
+                id: DatasetId(1),
+                epoch: Epoch(1),
+                name: b"ck.1".to_vec(),
+                directory: b"/p/ck.1".to_vec(),
+                created_us: None,
+                usable: *usable,
+                current: false,
+            };
+            let datasets = usable.iter().map(stored).collect();
+            let outcome = PfsOutcome::Surveyed(Contents { datasets, ..Contents::default() });
+            let outputs = running.step(Input::Pfs(outcome));
+            let has = |output: &Output| outputs.contains(output);
+            let unmarks = has(&Output::Command(vec![NodeRank(0)], Command::UnmarkFlushed(DatasetId(1))));
+            (unmarks, has(&Output::Pfs(PfsTask::BeginFlush(catalog(1).into()))))
+        };
+        assert_eq!(told(&[false]), (true, true));
+        assert_eq!([told(&[]), told(&[true]), told(&[false, true])], [(false, false); 3]);
     }
 
     #[test]
