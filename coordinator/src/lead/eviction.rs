@@ -196,6 +196,7 @@ impl Running {
             _ => self.flushes.removed(id),
         }
         self.overwritten.remove(&id);
+        self.scrubs.removed(id);
         self.leaves(id);
         self.vacated(known);
     }
@@ -205,13 +206,13 @@ impl Running {
         self.cluster.datasets.remove(id);
         self.flushes.removed(id);
         self.overwritten.remove(&id);
+        self.scrubs.removed(id);
     }
 
     /// A program removed the directory, and some node has not said that this generation went with
     /// it: it leaves all caches.
     pub(super) fn removed(&mut self, id: DatasetId) {
         self.forget(id);
-        self.scrubs.removed(id);
         self.leaves(id);
     }
 
@@ -227,6 +228,42 @@ impl Running {
         let Some(known) = gone.filter(|known| !known.replaced) else { return };
         if self.cluster.datasets.named(&known.catalog.name).is_none() {
             self.loose.removed(&mut self.cluster, &known.catalog.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::control::{Event, Start};
+    use scrfs::ids::Epoch;
+
+    use super::*;
+    use crate::lead::cluster::Cluster;
+    use crate::lead::flush::tests::catalog;
+    use crate::lead::{Input, Output};
+    use crate::settings::tests::settings;
+
+    /// What nodes do not have any more has no bad bytes there.
+    #[test]
+    fn the_scrub_of_a_dataset_that_leaves_ends_without_a_word() {
+        for is_removed in [true, false] {
+            let cluster = Cluster::new(Epoch(1), vec!["a".to_owned()], settings(), 1);
+            let mut running = Running::begin(cluster, Start::Attach);
+            running.phase = Phase::Serving;
+            running.cluster.datasets.insert(catalog(1).into(), false);
+            running.cluster.take_outputs();
+            let (node, id) = (NodeRank(0), DatasetId(1));
+            let begun = running.step(Input::Daemon(node, Event::ScrubWanted(id)));
+            let is_scrub = |output: &Output| matches!(output, Output::Command(_, Command::Scrub { .. }));
+            assert!(begun.iter().any(is_scrub), "{begun:?}");
+            if is_removed {
+                running.step(Input::Daemon(node, Event::Removed(id)));
+            } else {
+                running.let_go(id);
+            }
+            running.cluster.take_outputs();
+            let said = running.step(Input::Daemon(node, Event::Scrubbed { id, round: 1, bad: Vec::new() }));
+            assert_eq!(said, []);
         }
     }
 }

@@ -362,7 +362,8 @@ impl Running {
             }
             (Phase::Serving, Event::Scrubbed { id, round, bad }) => {
                 let bad = self.scrubs.scrubbed(cluster, node, (id, round), bad);
-                let awaited = bad.is_some();
+                // What has left is scrubbed no more.
+                let awaited = bad.is_some() || cluster.datasets.any(id).is_none();
                 for member in bad.into_iter().flatten() {
                     self.fetches.mend(id, member);
                 }
