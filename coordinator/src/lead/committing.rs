@@ -64,7 +64,7 @@ impl Committing {
         result: Result<(), Reason>,
         decided: bool,
     ) -> Option<Committed> {
-        self.decided |= decided;
+        self.decided |= decided || result.is_ok();
         let (at, tries) = self.nodes.get_mut(&node).filter(|(at, _)| *at == At::Sent)?;
         self.sent -= 1;
         let Err(reason) = result else {
@@ -82,6 +82,11 @@ impl Committing {
         self.trouble = Some((since, reason.to_string()));
         let none = !self.decided && self.failed == self.nodes.len();
         Some(if none { Committed::Failed(reason) } else { Committed::Running })
+    }
+
+    /// Some node has recorded COMPLETE: it does not come to nothing any more.
+    pub(super) fn is_decided(&self) -> bool {
+        self.decided
     }
 
     /// Why it is not done, when a node has failed to record it for `limit` microseconds.

@@ -30,6 +30,21 @@ pub(super) struct Now<'a> {
     pub(super) committing: Option<&'a Catalog>,
 }
 
+/// A dataset that is being committed.
+#[derive(Debug)]
+pub(super) struct Commit {
+    age: Age,
+    name: Vec<u8>,
+    /// It does not come to nothing any more.
+    is_decided: bool,
+}
+
+impl Commit {
+    pub(super) fn of(catalog: &Catalog, is_decided: bool) -> Self {
+        Self { age: age_of(catalog), name: catalog.name.clone(), is_decided }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Loose {
@@ -54,7 +69,7 @@ pub(super) struct Loose {
     /// A dataset was sealed: branches that were given up do not come back.
     onward: bool,
     /// What was being committed when an input came last.
-    committed: Option<(Age, Vec<u8>)>,
+    committed: Option<Commit>,
     /// Seals that came to nothing when the epoch began, and what they would have sealed.
     pub(super) dropped: BTreeMap<Age, Vec<u8>>,
     pub(super) sets: Sets,
@@ -73,9 +88,9 @@ impl Loose {
     }
 
     /// What is being committed now: what was, and is not complete, has come to nothing.
-    pub(super) fn commits(&mut self, cluster: &Cluster, now: Option<(Age, Vec<u8>)>) {
-        let same = |age: Age| now.as_ref().is_some_and(|(current, _)| *current == age);
-        if let Some((age, name)) = self.committed.take()
+    pub(super) fn commits(&mut self, cluster: &Cluster, now: Option<Commit>) {
+        let same = |age: Age| now.as_ref().is_some_and(|current| current.age == age);
+        if let Some(Commit { age, name, .. }) = self.committed.take()
             && !same(age)
             && cluster.datasets.any(age.id).is_none()
         {
@@ -148,9 +163,11 @@ impl Loose {
     }
 
     fn prune(&mut self, cluster: &mut Cluster) {
-        // Nothing is pruned while a round, a spread or a commit runs. If a commit fails, its
-        // versions belong to an unsealed dataset again.
-        if !self.rounds.is_idle() || self.spread.is_some() || self.committed.is_some() {
+        // Nothing is pruned while a round or a spread runs, or a commit that may fail: then its
+        // versions belong to an unsealed dataset again. One that cannot fail may go on for as long
+        // as a node's disk is full.
+        let may_fail = self.committed.as_ref().is_some_and(|commit| !commit.is_decided);
+        if !self.rounds.is_idle() || self.spread.is_some() || may_fail {
             return;
         }
         let kept = self.ages(cluster);
@@ -280,9 +297,8 @@ mod tests {
                 loose.begun.insert(name, since_us);
             }
             let catalog = Catalog { name: b"ck.2".to_vec(), ..catalog(2) };
-            let committing = Some((age_of(&catalog), catalog.name.clone()));
             loose.committing(&mut cluster, &catalog);
-            loose.commits(&cluster, committing);
+            loose.commits(&cluster, Some(Commit::of(&catalog, false)));
             loose.prune(&mut cluster);
             let of = |loose: &Loose| loose.versions.iter().map(|version| version.owner.clone()).collect();
             let sealed = LooseOwner::Sealed(age_of(&catalog));
@@ -295,6 +311,10 @@ mod tests {
                     "{owners:?}"
                 );
             } else {
+                // It is recorded on some nodes, and others try it again and again.
+                loose.commits(&cluster, Some(Commit::of(&catalog, true)));
+                loose.prune(&mut cluster);
+                assert_eq!(of(&loose), vec![sealed.clone()]);
                 loose.sealed(&mut cluster);
                 assert_eq!(of(&loose), vec![sealed]);
             }

@@ -500,7 +500,8 @@ impl Running {
     /// Goes on wherever something is free now.
     fn advance(&mut self) {
         self.change_phase();
-        let commits = self.seals.commits().map(|catalog| (loose::age_of(catalog), catalog.name.clone()));
+        let is_decided = self.seals.is_decided();
+        let commits = self.seals.commits().map(|catalog| loose::Commit::of(catalog, is_decided));
         self.loose.commits(&self.cluster, commits);
         self.loose.doubts = self.seals.doubts().map(loose::age_of).collect();
         if !matches!(self.phase, Phase::Serving) {

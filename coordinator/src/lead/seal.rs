@@ -173,6 +173,12 @@ impl Seals {
         }
     }
 
+    /// What is being committed does not come to nothing any more.
+    pub(super) fn is_decided(&self) -> bool {
+        let step = self.current.as_ref().map(|seal| &seal.step);
+        matches!(step, Some(Step::Committing(committing, _)) if committing.is_decided())
+    }
+
     /// It is complete on some nodes perhaps, and not yet known to be on all.
     pub(super) fn committing(&self, id: DatasetId) -> bool {
         let current = self.current.as_ref().map(|seal| &seal.step);
