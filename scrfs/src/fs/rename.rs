@@ -140,6 +140,7 @@ impl FileSystem {
     /// What a predecessor did for this request.
     fn renamed_before(
         &self,
+        world: &World,
         unique: u64,
         (from, to): (&At, &At),
         (from_path, to_path): (&RelPath, &RelPath),
@@ -151,10 +152,11 @@ impl FileSystem {
             let exchange = flags.contains(RenameFlags::EXCHANGE);
             return Ok(Some(Step::Global(DirOp::Rename { from, to, no_replace, exchange })));
         }
+        let from_place = self.view.place(from_path);
+        let seen = || world.base(&from_place).is_some_and(|base| base.entry(&from_place.inner()).is_some());
         if !self.intents.had_effect(unique, || {
             let name = self.key_of_name(from)?;
-            // Hiding a name is one store before which nothing else is done.
-            Ok(Now { name, to: self.key_of_name(to)?, present: true, ..Now::default() })
+            Ok(Now { name, to: self.key_of_name(to)?, present: !seen(), ..Now::default() })
         })? {
             return Ok(None);
         }
@@ -193,8 +195,10 @@ impl FileSystem {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let way = Move { world, from: &from_place, to: &to_place, exchange };
         if let Some(sealed) = way.repeats_marker() {
+            // Its file was sealed as data, and is none: other nodes hear of that at the next seal.
             self.intents.begin(unique, Intent::Hide);
-            self.intents.hide(sealed, from_place.inner());
+            self.removes(sealed, &from_place.inner())?;
+            self.keep_hidden(sealed, &from_path);
             self.table.cut(from.0, &from.1);
             return Ok(Step::Renamed);
         }

@@ -73,6 +73,7 @@ fn rename_and_link_onto_the_markers_name_wait_for_the_seal() {
     bench.fs.lookup(ck, b"z").unwrap();
     let repeated = start(|done| bench.fs.rename(me(), (ck, b"z"), (ck, b".complete"), 0, done));
     assert_eq!(now(&repeated), Ok(()), "the dataset is sealed, which is what was wanted");
+    assert_eq!(*bench.node.removed.lock(), [path("z")], "the next seal must not look for it");
     assert_eq!(bench.names(ck), [".complete", "link", "y"]);
 }
 

@@ -31,7 +31,7 @@ impl<'a> Move<'a> {
     pub(crate) fn repeats_marker(&self) -> Option<&'a Sealed> {
         let sealed = self.world.sealed(self.from)?;
         let same = self.to.is_marker() && self.to.dataset() == self.from.dataset();
-        (same && sealed.kind(&self.from.inner()) == Some(Kind::File)).then_some(sealed)
+        (same && !self.exchange && sealed.kind(&self.from.inner()) == Some(Kind::File)).then_some(sealed)
     }
 
     /// May it be done, as far as what is sealed decides? EBUSY of a dataset that was changed since.
@@ -125,6 +125,8 @@ mod tests {
         let way = Move { world: &world, from: &from, to: &to, exchange: false };
         assert!(way.repeats_marker().is_some());
         assert!(Move { to: &other, ..way }.repeats_marker().is_none());
+        let way = Move { world: &world, from: &from, to: &to, exchange: true };
+        assert!(way.repeats_marker().is_none(), "both names stay");
     }
 
     #[test]
