@@ -136,6 +136,12 @@ pub trait GlobalRequests: Send + Sync {
     /// it.
     fn removing(&self, id: DatasetId, path: &RelPath) -> Result<(), Errno>;
 
+    /// That has failed, and a file is there: it counts as changed. Unlike
+    /// [`GlobalRequests::changing`] it needs no room for the file.
+    fn staying(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
+        self.changing(id, path, program_rank)
+    }
+
     /// These loose names directly in the checkpoint path may be something else now (pointer files):
     /// `done` learns when all nodes have what they are.
     fn loose(&self, _names: Vec<Vec<u8>>, _caller: Caller, done: Completion) {

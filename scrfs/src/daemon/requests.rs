@@ -356,6 +356,10 @@ impl GlobalRequests for Node {
         self.in_journal(id, path, |journal, path| journal.removing(path, id))
     }
 
+    fn staying(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
+        self.in_journal(id, path, |journal, path| journal.changing(path, program_rank))
+    }
+
     fn loose(&self, names: Vec<Vec<u8>>, caller: Caller, done: Completion) {
         self.hurry();
         self.loose_changed(&names, caller, done);

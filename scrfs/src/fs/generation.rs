@@ -276,6 +276,26 @@ impl FileSystem {
         Ok(())
     }
 
+    /// A removal of this name has failed, and the journal may have it: a file that is there counts
+    /// as changed, so that the next seal has it.
+    pub(crate) fn stays(&self, world: &World, (path, place): (&RelPath, &Place), caller: Caller) {
+        let (Some(sealed), inner) = (world.open(place), place.inner()) else { return };
+        let is_regular = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !sealed.is_removed_here(&inner)
+            || sealed.is_changed(&inner)
+            || !self.trees.stat_below(path).is_some_and(is_regular)
+        {
+            return;
+        }
+        let rank = self.processes.of(caller).rank;
+        match self.node.get().and_then(|node| node.staying(sealed.id(), &inner, rank)) {
+            Ok(()) => sealed.set_changed(inner),
+            Err(error) => self.node.note(format!(
+                "{path}: was not removed, and that cannot be recorded ({error}): the next seal will remove it"
+            )),
+        }
+    }
+
     /// Gives an unchanged file's name to a new empty file, so that the old one need not be copied;
     /// only where nobody has it open, because who has must go on seeing the same file.
     fn replace_emptied(
@@ -329,11 +349,12 @@ impl FileSystem {
     /// Removes a name in a generation that has begun.
     pub(crate) fn unlink_open(
         &self,
+        world: &World,
         sealed: &Sealed,
         (path, place): (&RelPath, &Place),
-        unique: u64,
+        caller: Caller,
     ) -> Result<(), Errno> {
-        let inner = place.inner();
+        let (inner, unique) = (place.inner(), caller.unique);
         if matches!(self.intents.of(unique), Some(Intent::Hide)) && sealed.entry(&inner).is_none() {
             // A predecessor hid it.
             return Ok(());
@@ -360,7 +381,10 @@ impl FileSystem {
         }
         self.removes(sealed, &inner)?;
         if let Some(stat) = here {
-            rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
+            if let Err(error) = rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+                self.stays(world, (path, place), caller);
+                return Err(error.into());
+            }
             effect()?;
             Self::keep_nameless(sealed, &stat);
         }

@@ -101,7 +101,7 @@ impl FileSystem {
                 self.keep_hidden(sealed, &path);
             }
         } else if let Some(open) = world.open(&place).filter(|_| !place.is_marker()) {
-            self.unlink_open(open, (&path, &place), caller.unique)?;
+            self.unlink_open(world, open, (&path, &place), caller)?;
         } else {
             let dir = self.directory_of(parent, name)?;
             if !self.intents.will_remove(caller.unique, &dir, name)? {

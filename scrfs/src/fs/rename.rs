@@ -243,18 +243,26 @@ impl FileSystem {
         let (from_dir, to_dir) = (self.directory_of(from.0, &from.1)?, self.directory_of(to.0, &to.1)?);
         // A marker that is not listed is not there for the program that says NOREPLACE.
         let flags = if to_place.is_marker() { flags - RenameFlags::NOREPLACE } else { flags };
-        self.note_move(world, &from_place, &to_place, source == Kind::File, caller)?;
-        if exchange {
-            self.note_move(world, &to_place, &from_place, target == Some(Kind::File), caller)?;
+        let change = || -> Result<(), Errno> {
+            self.note_move(world, &from_place, &to_place, source == Kind::File, caller)?;
+            if exchange {
+                self.note_move(world, &to_place, &from_place, target == Some(Kind::File), caller)?;
+            }
+            if unique != 0
+                && let Some(moved) = self.key_of_name(from)?
+            {
+                let to = self.key_of_name(to)?;
+                self.intents.begin(unique, Intent::Rename { from: moved, to, exchange });
+            }
+            // A whiteout is a new file, in the old place.
+            self.trees
+                .made_by(caller, 0, || rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags))
+        };
+        if let Err(error) = change() {
+            self.stays(world, (&from_path, &from_place), caller);
+            self.stays(world, (&to_path, &to_place), caller);
+            return Err(error.into());
         }
-        if unique != 0
-            && let Some(moved) = self.key_of_name(from)?
-        {
-            self.intents.begin(unique, Intent::Rename { from: moved, to: self.key_of_name(to)?, exchange });
-        }
-        // A whiteout is a new file, in the old place.
-        self.trees
-            .made_by(caller, 0, || rustix::fs::renameat_with(&from_dir, &*from.1, &to_dir, &*to.1, flags))?;
         effect()?;
         if let (Some(replaced), Some(sealed)) = (replaced.filter(|_| !exchange), world.open(&to_place)) {
             Self::keep_nameless(sealed, &replaced);

@@ -366,3 +366,25 @@ fn what_began_before_a_restart_changes_nothing_that_is_presented() {
     bench.written(&writing, b"new");
     assert_eq!(bench.aside("a"), "sealed");
 }
+
+/// The journal has a removal before it is tried.
+#[test]
+fn what_could_not_be_renamed_is_sealed_again() {
+    let bench = Bench::new("");
+    let ck = bench.sealed_here(&[("a", "a"), ("b", "b"), ("c", "c")]);
+    let exchange = libc::RENAME_EXCHANGE;
+    let swapped = start(|done| bench.fs.rename(me(), (ck, b"c"), (ck, b".complete"), exchange, done));
+    assert!(waits(&swapped), "both names are to stay, so it sets no marker again");
+    bench.begin();
+    assert_eq!(now(&swapped), Err(Errno(libc::ENOENT)), "no marker was written here");
+    assert_eq!(*bench.node.removed.lock(), [path("c")]);
+    assert_eq!(*bench.node.created.lock(), [path("c")], "changed, and so not removed");
+    let no_replace = libc::RENAME_NOREPLACE;
+    let kept = now(&start(|done| bench.fs.rename(me(), (ck, b"a"), (ck, b"b"), no_replace, done)));
+    assert_eq!(kept, Err(Errno(libc::EEXIST)));
+    assert_eq!(*bench.node.removed.lock(), [path("c"), path("a")]);
+    assert_eq!(*bench.node.created.lock(), [path("c"), path("b"), path("a")]);
+    assert_eq!(bench.names(ck), ["a", "b", "c"]);
+    now(&start(|done| bench.fs.rename(me(), (ck, b"a"), (ck, b"n"), no_replace, done))).unwrap();
+    assert_eq!(bench.names(ck), ["b", "c", "n"]);
+}
