@@ -185,7 +185,7 @@ pub(crate) fn dying_by_signal(caller: Caller) -> bool {
 }
 
 /// A thread that ends has given up its memory before it closes files. One that has memory may be in
-/// execve(2), where its stat waits, as the links do (see [`Sought::is_held_by`]).
+/// execve(2), where its stat waits, as the links do (see [`Sought::is_written_by`]).
 fn ended_by_signal(tid: u32) -> bool {
     let Some(status) = text_of(tid, "status", STATUS_BYTES_MAX) else { return false };
     let has_memory = status_field(&String::from_utf8_lossy(&status), "VmSize").is_some();
@@ -205,14 +205,15 @@ pub(crate) struct Sought<'a> {
 }
 
 impl Sought<'_> {
-    /// The calling process has another descriptor of it.
+    /// The calling process has another descriptor of it that is open for writing. The close of one
+    /// for reading alone tells nothing, so no close is put off to that.
     ///
     /// execve(2) holds a process's `exec_update_lock` while it closes what is close-on-exec, and so
     /// while the kernel waits for this daemon's answer to FUSE_FLUSH. Newer kernels (found on
     /// 6.18.44) let the links below /proc/PID and /proc/PID/stat wait for that lock: a daemon that
     /// reads them then waits for itself. fdinfo and status do not wait.
-    pub(crate) fn is_held_by(self, caller: Caller) -> bool {
-        self.is_found_in(caller.tid, |_| true)
+    pub(crate) fn is_written_by(self, caller: Caller) -> bool {
+        self.is_found_in(caller.tid, writes)
     }
 
     /// Some process has it open for writing: `pid`, which opened it, or one that got the descriptor
@@ -316,12 +317,12 @@ mod tests {
         let number = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
         let me = Caller { tid: std::process::id(), ..Caller::default() };
         let sought = Sought { number, name: MARKER, device: None };
-        assert!(!sought.is_held_by(me));
-        assert!(!Sought { device: Some("0:0"), ..sought }.is_held_by(me));
+        assert!(!sought.is_written_by(me));
+        assert!(!Sought { device: Some("0:0"), ..sought }.is_written_by(me));
         // On a mount that no table has.
         let (pipe, _) = std::io::pipe().unwrap();
         let number = rustix::fs::fstat(&pipe).unwrap().st_ino;
-        assert!(!Sought { number, ..sought }.is_held_by(me));
+        assert!(!Sought { number, ..sought }.is_written_by(me));
         let table =
             b"36 35 0:48 / /scr rw shared:1 - fuse.scrfs scrfs@/x rw\n37 35 0:4 / /proc rw - proc proc rw\n";
         let known = Sought { device: Some("0:48"), ..sought };
@@ -330,6 +331,26 @@ mod tests {
             ["36", "37", "3"].map(|mount| sought.is_in(table, mount)),
             [Some(true), Some(false), None]
         );
+    }
+
+    #[test]
+    fn a_descriptor_for_reading_alone_puts_no_close_off() {
+        use std::os::fd::AsRawFd;
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("latest");
+        let written = fs::File::create(&path).unwrap();
+        let number = std::os::unix::fs::MetadataExt::ino(&written.metadata().unwrap());
+        let info = info_of(format!("/proc/self/fdinfo/{}", written.as_raw_fd()).as_ref()).unwrap();
+        let mount = status_field(&info, "mnt_id").unwrap();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = mounts.lines().find(|line| line.split(' ').next() == Some(mount.as_str())).unwrap();
+        let sought = Sought { number, name: b"latest", device: line.split(' ').nth(2) };
+        let me = Caller { tid: std::process::id(), ..Caller::default() };
+        assert!(sought.is_written_by(me));
+        let _read = fs::File::open(&path).unwrap();
+        drop(written);
+        assert!(!sought.is_written_by(me));
     }
 
     #[test]

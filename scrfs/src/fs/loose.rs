@@ -61,9 +61,9 @@ impl FileSystem {
 
     /// A descriptor of a writable handle of loose file `name` was closed. What a process that dies
     /// by a signal leaves is not its last word, nor is what it closes while it has another
-    /// descriptor (`echo > latest` does).
+    /// descriptor for writing (`echo > latest` does).
     pub(crate) fn loose_closed(&self, name: Vec<u8>, nodeid: u64, caller: Caller, done: Done<()>) {
-        if self.processes.sought(nodeid, &name).is_held_by(caller) || dying_by_signal(caller) {
+        if self.processes.sought(nodeid, &name).is_written_by(caller) || dying_by_signal(caller) {
             return done(Ok(()));
         }
         match self.node.get() {

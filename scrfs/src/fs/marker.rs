@@ -2,7 +2,7 @@
 //!
 //! `touch` and shells close a descriptor of the marker while another one of it is open, and only
 //! the last close can report an error; a process that dies by a signal closes all it has. So: at a
-//! close of a writable handle by a process that has no other descriptor of it and is not dying by a
+//! close of a writable handle by a process that has no other such descriptor and is not dying by a
 //! signal. A marker that is data (`SCRFS_MARKER`) must be whole: there no other process may have it
 //! open for writing either. Its own handle, whose close waits, is no writer that the seal would
 //! wait for.
@@ -26,7 +26,7 @@ impl FileSystem {
         let Place::Inside { dataset, inner } = place else { return done(Ok(())) };
         let inode = handle.inode.id;
         let sought = self.processes.sought(inode, inner.as_bytes());
-        if sought.is_held_by(caller) || dying_by_signal(caller) {
+        if sought.is_written_by(caller) || dying_by_signal(caller) {
             return done(Ok(()));
         }
         if place.is_marker() {

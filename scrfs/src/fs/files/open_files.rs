@@ -187,7 +187,7 @@ impl OpenFiles {
     }
 
     /// Some process runs the program with that inode number. /proc/PID/exe tells too, but waits for
-    /// execve(2) to go on (see [`crate::fs::caller::Sought::is_held_by`]).
+    /// execve(2) to go on (see [`crate::fs::caller::Sought::is_written_by`]).
     pub(crate) fn is_executed(&self, inode: u64) -> bool {
         self.files.read().values().any(|slot| slot.value.inode.id == inode && slot.value.is_program())
     }
