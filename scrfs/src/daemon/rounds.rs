@@ -53,6 +53,9 @@ pub(super) struct Rounds {
     /// Of these, what a program here waited for when it was applied: nothing else tells the kernel
     /// of it.
     asked: BTreeSet<RequestId>,
+    /// Applied here when the last wait for a successor of the coordinators was in vain: programs
+    /// that still ask for it are told that it is done.
+    given_up: BTreeSet<RequestId>,
     /// Directories that all nodes have decided to make, and that could not be made here.
     owed: BTreeMap<RelPath, DirOp>,
     log: Log<Record>,
@@ -69,7 +72,8 @@ impl Rounds {
                 Record::Finished(request) => drop(unfinished.remove(&request)),
             }
         }
-        Ok((Self { held: None, unfinished, asked: BTreeSet::new(), owed: BTreeMap::new(), log }, torn))
+        let (asked, given_up, owed) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        Ok((Self { held: None, unfinished, asked, given_up, owed, log }, torn))
     }
 
     pub(super) fn unfinished(&self) -> Vec<(RequestId, DirOp)> {
@@ -362,7 +366,10 @@ impl Node {
         if self.state.lock().attached.is_some() {
             return;
         }
+        rounds.given_up = rounds.unfinished.keys().copied().collect();
         for (request, op) in rounds.unfinished() {
+            // Also to a program that a later worker is asked by.
+            self.tree.decided(request, 0);
             match rounds.finish(request) {
                 Ok(()) => self.events.info(None, &format!("{op}: is not told to later coordinators")),
                 Err(error) => self.events.warning(None, &format!("the log of directory operations: {error}")),
@@ -395,7 +402,7 @@ impl Node {
                 let mut rounds = node.rounds.lock();
                 node.release(&mut rounds);
                 // Its round was applied here before the lead went: it is done.
-                rounds.unfinished.contains_key(&request)
+                rounds.unfinished.contains_key(&request) || rounds.given_up.contains(&request)
             };
             let act = || match node.vote(&op) {
                 Ok(()) => {

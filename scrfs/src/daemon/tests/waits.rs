@@ -99,6 +99,22 @@ fn held_names_are_free_again_when_no_successor_comes() {
     assert!(bench.tree.at(&path("a")).exists());
 }
 
+/// In the look that ends its program's wait, what is unfinished is given up.
+#[test]
+fn what_was_applied_before_the_lead_went_is_not_voted_on_again() {
+    let bench = Bench::hasty();
+    let mut lead = bench.serving(1);
+    let waiting = bench.directory_op(make("a"));
+    let Event::DirRequest { request, op } = lead.next() else { panic!() };
+    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, op)] });
+    lead.next();
+    lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
+    assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
+    drop(lead);
+    assert_eq!(waiting.recv_timeout(WAIT).unwrap(), Ok(()));
+    until("the end of the wait", || bench.inventory().unfinished.is_empty());
+}
+
 #[test]
 fn an_applied_round_is_told_to_the_successor_also_by_a_new_worker() {
     let mut bench = Bench::new();
