@@ -185,13 +185,15 @@ impl FileSystem {
         let unique = caller.unique;
         let _change = self.table.change_two(from.0, to.0);
         let key = |at| self.key_of_name(at).ok().flatten();
+        if is_resent(unique) {
+            // What is done waits for nothing: a freeze, of which it was the marker, goes on.
+            let paths = (self.table.path_in(from.0, &from.1)?, self.table.path_in(to.0, &to.1)?);
+            if let Some(step) = self.renamed_before(world, unique, (from, to), (&paths.0, &paths.1), flags)? {
+                return Ok(step);
+            }
+        }
         let (from_path, from_place) = self.may_change_with(world, from.0, &from.1, key(to))?;
         let (to_path, to_place) = self.may_change_with(world, to.0, &to.1, key(from))?;
-        if is_resent(unique)
-            && let Some(step) = self.renamed_before(unique, (from, to), (&from_path, &to_path), flags)?
-        {
-            return Ok(step);
-        }
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let way = Move { world, from: &from_place, to: &to_place, exchange };
         if let Some(sealed) = way.repeats_marker() {

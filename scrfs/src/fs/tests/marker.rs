@@ -254,3 +254,29 @@ fn who_can_only_append_is_told_apart_and_the_file_goes_on() {
     }
     until("the end of all writers", || bench.fs.writers(b"ck").unwrap().is_empty());
 }
+
+/// The worker that renamed was killed when the dataset was frozen, before it answered.
+#[test]
+fn a_rename_that_was_done_and_is_sent_again_waits_for_no_freeze() {
+    use crate::keep::decide::Intent;
+    use std::os::unix::fs::MetadataExt;
+
+    let (number, resent) = (0x14, 0x14 | 1 << 63);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tree/ck/.complete");
+    std::fs::create_dir_all(dir.path().join("tree/ck")).unwrap();
+    std::fs::write(&file, b"").unwrap();
+    let stat = std::fs::metadata(&file).unwrap();
+    let memory = crate::keep::memory::create().unwrap();
+    let rename = Intent::Rename { from: (stat.dev(), stat.ino()), to: None, exchange: false };
+    Keep::map(&memory).unwrap().begin(number, rename);
+    let bench = Bench::over(dir, &memory);
+    let ck = bench.id(ROOT, "ck");
+    bench.fs.freeze(b"ck");
+    let again = Caller { unique: resent, ..me() };
+    let renamed = start(|done| bench.fs.rename(again, (ck, b"tmp"), (ck, b".complete"), 0, done));
+    let Asked::Marker(name, _, done) = bench.asked() else { panic!("not a marker") };
+    assert_eq!(name, b"ck");
+    done(Ok(()));
+    assert_eq!(now(&renamed), Ok(()));
+}

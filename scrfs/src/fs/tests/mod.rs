@@ -138,6 +138,16 @@ impl Bench {
         Self { dir, fs, node, stores: None, ids: 0.into() }
     }
 
+    /// Goes on with what another worker has left in the tree and in the state memory.
+    fn over(dir: tempfile::TempDir, memory: &std::os::fd::OwnedFd) -> Self {
+        let keep = Arc::new(Keep::map(memory).unwrap());
+        let fs = FileSystem::with_keep(&dir.path().join("tree"), RelPath::root(), keep).unwrap();
+        fs.begin().unwrap();
+        let node = Arc::new(Node::default());
+        fs.connect(&(Arc::clone(&node) as _));
+        Self { dir, fs, node, stores: None, ids: 0.into() }
+    }
+
     /// Over stores `a` and `b`, of which `rules` say what goes to which.
     fn over_two(checkpoint: &str, rules: Protections) -> Self {
         let dir = tempfile::tempdir().unwrap();
