@@ -142,6 +142,11 @@ pub trait GlobalRequests: Send + Sync {
         self.changing(id, path, program_rank)
     }
 
+    /// Coordinators are there, or awaited: who waits for a seal's end waits on.
+    fn decides(&self) -> bool {
+        true
+    }
+
     /// These loose names directly in the checkpoint path may be something else now (pointer files):
     /// `done` learns when all nodes have what they are.
     fn loose(&self, _names: Vec<Vec<u8>>, _caller: Caller, done: Completion) {

@@ -360,6 +360,11 @@ impl GlobalRequests for Node {
         self.in_journal(id, path, |journal, path| journal.changing(path, program_rank))
     }
 
+    fn decides(&self) -> bool {
+        let state = self.state.lock();
+        state.attached.is_some() || state.desk.awaits_successor()
+    }
+
     fn loose(&self, names: Vec<Vec<u8>>, caller: Caller, done: Completion) {
         self.hurry();
         self.loose_changed(&names, caller, done);

@@ -115,7 +115,7 @@ impl FileSystem {
             return Ok(Step::Here(()));
         }
         if world.frozen(&place) {
-            return Err(Stop::Wait);
+            return Err(Stop::Frozen);
         }
         // The lookup gives the directory a number to list it by; it is given back at once.
         let entry = self.lookup_in(world, parent, name)?;

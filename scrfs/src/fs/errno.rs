@@ -31,8 +31,10 @@ impl From<PathError> for Errno {
 pub(crate) enum Stop {
     /// It failed.
     Errno(Errno),
-    /// A name is held or a dataset is frozen: try again when that has changed.
+    /// A name is held: try again when that has changed.
     Wait,
+    /// A dataset is frozen: try again when its seal is decided.
+    Frozen,
     /// The node has to do this first.
     Need(Need),
 }

@@ -330,7 +330,7 @@ impl FileSystem {
             if let (true, Some(dataset)) = (place.is_invalid(), place.dataset()) {
                 self.node.get()?.invalid(dataset);
             }
-            return Err(Stop::Wait);
+            return Err(Stop::Frozen);
         }
         Ok((path, place))
     }

@@ -138,7 +138,7 @@ impl FileSystem {
         }
         let data = matches!(place, Place::Inside { .. }) && !place.is_marker();
         if changes && data && world.frozen(&place) {
-            return Err(Stop::Wait);
+            return Err(Stop::Frozen);
         }
         if let Some(sealed) = world.sealed(&place) {
             if place.is_marker() {

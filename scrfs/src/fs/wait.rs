@@ -8,7 +8,7 @@ use super::FileSystem;
 use super::caller::fatal_signal_pending;
 use super::errno::Stop;
 use super::view::World;
-use super::waits::{Again, Waiter, Wanted};
+use super::waits::{Again, SEAL_MAX, Waiter, Wanted};
 use crate::caller::Caller;
 use crate::errno::Errno;
 
@@ -22,8 +22,12 @@ pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 /// How an operation is tried.
 #[derive(Clone, Copy)]
 struct Trial {
+    /// When it began.
+    begun: Instant,
     /// The bound of its waits for others.
     until: Instant,
+    /// It has waited for a seal last, which has a bound of its own.
+    frozen: bool,
     /// What the node has done for it.
     needs: u32,
     /// How often restarts had presented datasets when it began.
@@ -35,15 +39,16 @@ struct Trial {
 impl FileSystem {
     /// Does `step` when nothing it touches is held or frozen, and hands its outcome to `done`.
     /// `step` may run several times; it must not have changed anything when it returns
-    /// [`Stop::Wait`] or [`Stop::Need`].
+    /// [`Stop::Wait`], [`Stop::Frozen`] or [`Stop::Need`].
     pub(crate) fn attempt<T, F>(self: &Arc<Self>, caller: Caller, step: F, done: Done<T>)
     where
         T: 'static,
         F: Fn(&Self, &World) -> Result<T, Stop> + Send + 'static,
     {
-        let until = self.waits.deadline();
+        let (begun, until) = (self.waits.hands().now(), self.waits.deadline());
         let since = self.view.world().presentations();
-        self.attempt_until(caller, Trial { until, needs: 0, since, changes: false }, step, done);
+        let trial = Trial { begun, until, frozen: false, needs: 0, since, changes: false };
+        self.attempt_until(caller, trial, step, done);
     }
 
     fn attempt_until<T, F>(self: &Arc<Self>, caller: Caller, trial: Trial, step: F, done: Done<T>)
@@ -85,8 +90,15 @@ impl FileSystem {
                 let met = move |met: Result<(), Errno>| again(&fs, met.err());
                 return self.meet(need, caller, trial.since, Box::new(met));
             }
-            Err(Stop::Wait) => {
-                let wanted = Wanted::Change(trial.until);
+            Err(stop @ (Stop::Wait | Stop::Frozen)) => {
+                let frozen = stop == Stop::Frozen;
+                let until = if trial.frozen && !frozen { self.waits.deadline() } else { trial.until };
+                let trial = Trial { until, frozen, ..trial };
+                let wanted = if frozen {
+                    Wanted::Seal { until, at_most: trial.begun + SEAL_MAX }
+                } else {
+                    Wanted::Change(until)
+                };
                 let again: Again<Self> = Box::new(move |fs, stop| match stop {
                     Some(error) => done(Err(error)),
                     None => fs.attempt_until(caller, trial, step, done),
@@ -135,7 +147,8 @@ impl FileSystem {
         for waiter in self.waits.changed() {
             (waiter.again)(self, None);
         }
-        for (waiter, error) in self.waits.overdue() {
+        let decided = self.node.get().is_ok_and(|node| node.decides());
+        for (waiter, error) in self.waits.overdue(decided) {
             (waiter.again)(self, Some(error));
         }
     }

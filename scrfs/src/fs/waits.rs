@@ -25,6 +25,9 @@ const IDLE: Duration = Duration::from_secs(5);
 /// `SCRFS_SEAL_TIMEOUT` and `SCRFS_COORDINATOR_WAIT` together.
 const WAIT_BOUND: Duration = Duration::from_secs(40);
 
+/// How long an operation waits for a seal that goes on: as a marker may.
+pub(crate) const SEAL_MAX: Duration = Duration::from_hours(1);
+
 /// Tries an operation of file system `F` again, or ends it with an error.
 pub(crate) type Again<F> = Box<dyn FnOnce(&Arc<F>, Option<Errno>) + Send>;
 
@@ -35,6 +38,8 @@ type Wake = Arc<dyn Fn() + Send + Sync>;
 pub(crate) enum Wanted {
     /// A change of the world, until then at most.
     Change(Instant),
+    /// The end of a seal: until then, and while seals are decided until `at_most`.
+    Seal { until: Instant, at_most: Instant },
     /// The end of what the node does for it, which has this number.
     Met(u64),
 }
@@ -145,19 +150,23 @@ impl<F> Waits<F> {
     pub(crate) fn changed(&self) -> Vec<Waiter<F>> {
         let mut list = self.list.lock();
         let changed = std::mem::take(&mut list.changed);
-        let tries = |waiter: &mut Waiter<F>| changed && matches!(waiter.wanted, Wanted::Change(_));
+        let tries = |waiter: &mut Waiter<F>| changed && !matches!(waiter.wanted, Wanted::Met(_));
         list.waiters.extract_if(.., tries).collect()
     }
 
-    /// Those whose wait is over, with their errors.
-    pub(crate) fn overdue(&self) -> Vec<(Waiter<F>, Errno)> {
+    /// Those whose wait is over, with their errors. `decided`: a seal that goes on comes to its end.
+    pub(crate) fn overdue(&self, decided: bool) -> Vec<(Waiter<F>, Errno)> {
         let now = self.hands.now();
+        let is_over = |wanted| match wanted {
+            Wanted::Change(until) => now >= until,
+            Wanted::Seal { until, at_most } => now >= until && (!decided || now >= at_most),
+            Wanted::Met(_) => false,
+        };
         let end = |waiter: &Waiter<F>| {
             if fatal_signal_pending(waiter.caller) {
                 Some(Errno(libc::EINTR))
             } else {
-                matches!(waiter.wanted, Wanted::Change(until) if now >= until)
-                    .then_some(Errno(libc::ETIMEDOUT))
+                is_over(waiter.wanted).then_some(Errno(libc::ETIMEDOUT))
             }
         };
         let mut list = self.list.lock();
@@ -211,13 +220,20 @@ mod tests {
         let queue = |wanted| waits.queue(waiter(wanted), || Err(io::Error::other("nobody watches")));
         let (bound, number) = (Wanted::Change(waits.deadline()), waits.number());
         assert!(queue(bound).is_empty() && queue(Wanted::Met(number)).is_empty());
-        assert!(waits.changed().is_empty() && waits.overdue().is_empty() && waits.count() == 2);
+        assert!(waits.changed().is_empty() && waits.overdue(true).is_empty() && waits.count() == 2);
         waits.wake();
         assert_eq!((waits.changed().len(), waits.changed().len(), waits.count()), (1, 0, 1));
         queue(bound);
         agenda.pass(WAIT_BOUND);
-        let ended: Vec<Errno> = waits.overdue().into_iter().map(|(_, error)| error).collect();
+        let ended: Vec<Errno> = waits.overdue(true).into_iter().map(|(_, error)| error).collect();
         assert_eq!(ended, [Errno(libc::ETIMEDOUT)]);
+        let seal = || Wanted::Seal { until: waits.deadline(), at_most: waits.hands.now() + SEAL_MAX };
+        queue(seal());
+        agenda.pass(WAIT_BOUND);
+        assert_eq!((waits.overdue(true).len(), waits.overdue(false).len()), (0, 1), "nobody decides it");
+        queue(seal());
+        agenda.pass(SEAL_MAX);
+        assert_eq!(waits.overdue(true).len(), 1);
         assert!(waits.take(number).is_some() && waits.take(number).is_none());
     }
 

@@ -135,6 +135,20 @@ fn what_is_done_to_a_file_whose_writer_the_seal_waits_for_goes_on() {
     assert_eq!(now(&others), Ok(()));
 }
 
+#[test]
+fn what_waits_for_a_seal_waits_until_that_is_decided() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let file = bench.write(ck, "a", b"data");
+    bench.fs.set_wait_bound(Duration::from_millis(10));
+    bench.fs.freeze(b"ck");
+    let opens = bench.open(file, libc::O_WRONLY);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(waits(&opens));
+    bench.fs.thaw(b"ck");
+    bench.fs.release(now(&opens).unwrap().fh);
+}
+
 /// The kernel opens such a file after the answer, and closes it before the daemon hears of that.
 #[test]
 fn what_the_kernel_is_about_to_open_is_waited_for() {

@@ -84,7 +84,7 @@ impl<'a> Move<'a> {
         }
         // Whole directories move: nothing in them may change or be frozen meanwhile.
         if self.world.frozen(self.from) || self.world.frozen(self.to) {
-            return Err(Stop::Wait);
+            return Err(Stop::Frozen);
         }
         if whiteout { fail(libc::EINVAL) } else { Ok(Scope::Everywhere) }
     }
@@ -141,7 +141,7 @@ mod tests {
             ("a/f", "b/d", (FILE, Some(DIRECTORY)), true, Err(stop(libc::EXDEV))),
             ("a/d", "../d", (DIRECTORY, None), false, Err(stop(libc::EXDEV))),
             ("../c", "../d", (DIRECTORY, None), false, Ok(Scope::Here)),
-            ("frozen/d", "b/d", (DIRECTORY, None), false, Err(Stop::Wait)),
+            ("frozen/d", "b/d", (DIRECTORY, None), false, Err(Stop::Frozen)),
         ] {
             let place = |text| if text == "../c" || text == "../d" { Place::Outside } else { at(text) };
             let (from_place, to_place) = (place(from), place(to));
