@@ -71,10 +71,15 @@ impl FileSystem {
         let inode = self.table.get(id)?;
         let _change = if changes.size.is_some() { self.gate_of_owned(world, id) } else { None };
         let place = self.place_of(id);
+        let nothing = *changes == Changes { handle: changes.handle, ..Changes::default() };
         if let Some((path, place)) = &place {
-            if changes.size.is_some() && !changes.handle.is_some_and(|fh| self.files.is_waited_for(fh)) {
+            // What the kernel wants before a write, it wants with the writer's lock.
+            if !nothing && !changes.handle.is_some_and(|fh| self.files.is_waited_for(fh)) {
                 let written = || inode.key().is_some_and(|key| self.files.has_writer_to_wait_for(key));
-                world.may_resize(path, place, written)?;
+                match changes.size {
+                    Some(_) => world.may_resize(path, place, written)?,
+                    None => world.may_describe(place, written)?,
+                }
             }
             if matches!(place, Place::Entry(_)) && self.view.has_pattern() && marks(&inode, changes)? {
                 return fail(libc::EPERM);
@@ -106,7 +111,6 @@ impl FileSystem {
         if let Some(size) = changes.size {
             self.trees.changed_by(caller, &fd, || self.truncate(&inode, changes.handle, size))?;
         }
-        let nothing = *changes == Changes { handle: changes.handle, ..Changes::default() };
         if changes.uid.is_some() || changes.gid.is_some() || nothing {
             // Without ids it is a chown(2) of -1 and -1, or the kernel's wish that suid and sgid
             // bits go.

@@ -135,6 +135,36 @@ fn what_is_done_to_a_file_whose_writer_the_seal_waits_for_goes_on() {
     assert_eq!(now(&others), Ok(()));
 }
 
+/// A seal takes modes, owners and times with the bytes.
+#[test]
+fn attributes_that_are_set_while_a_dataset_is_frozen_are_those_after_its_seal() {
+    let bench = Bench::new("");
+    let ck = bench.mkdir(ROOT, "ck").attr.nodeid;
+    let file = bench.write(ck, "a", b"data");
+    let (entry, opened) = bench.create(ck, "written").unwrap();
+    bench.fs.freeze(b"ck");
+    let chmod = |id| {
+        let mode = Changes { mode: Some(0o400), ..Changes::default() };
+        start(|done| bench.fs.setattr(me(), id, mode, done))
+    };
+    let (of_file, of_top, of_written) = (chmod(file), chmod(ck), chmod(entry.attr.nodeid));
+    assert!(waits(&of_file) && waits(&of_top) && waits(&of_written));
+    // With this the kernel has suid bits taken before a write.
+    now(&start(|done| bench.fs.setattr(me(), file, Changes::default(), done))).unwrap();
+    let (marker, marked) = bench.create(ck, ".complete").unwrap();
+    assert_eq!(now(&chmod(marker.attr.nodeid)).unwrap().0.perm, 0o400);
+    bench.fs.release(marked.fh);
+    bench.fs.begin_wait(b"ck");
+    assert_eq!(now(&of_written).unwrap().0.perm, 0o400, "the kernel has locked the file of a writer");
+    assert!(waits(&of_file) && waits(&of_top));
+    bench.fs.release(opened.fh);
+    assert!(bench.fs.end_wait(b"ck"));
+    bench.seal(1, "ck", &[("a", 4), ("written", 0)]);
+    assert_eq!(now(&of_file).unwrap().0.perm, 0o400);
+    assert_eq!(now(&of_top).unwrap().0.perm, 0o400);
+    assert_eq!(bench.fs.getattr(file).unwrap().0.perm, 0o400);
+}
+
 #[test]
 fn what_waits_for_a_seal_waits_until_that_is_decided() {
     let bench = Bench::new("");

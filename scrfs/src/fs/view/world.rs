@@ -165,8 +165,16 @@ impl World {
         place: &Place,
         written: impl FnOnce() -> bool,
     ) -> Result<(), Stop> {
-        let stops = || matches!(place, Place::Inside { .. }) && self.stops(place, written) || self.held(path);
-        if !place.is_marker() && stops() { Err(Stop::Wait) } else { Ok(()) }
+        if !place.is_marker() && self.held(path) {
+            return Err(Stop::Wait);
+        }
+        if matches!(place, Place::Inside { .. }) { self.may_describe(place, written) } else { Ok(()) }
+    }
+
+    /// May a name get another mode, owner or times now? A seal takes those, too. `written` as for
+    /// [`World::stops`].
+    pub(crate) fn may_describe(&self, place: &Place, written: impl FnOnce() -> bool) -> Result<(), Stop> {
+        if !place.is_marker() && self.stops(place, written) { Err(Stop::Frozen) } else { Ok(()) }
     }
 
     /// The file without a name is still a sealed dataset's.
