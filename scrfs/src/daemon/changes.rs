@@ -15,6 +15,7 @@ use super::generation::{Generations, top_of};
 use super::listing::{Lost, walk};
 use super::node::Node;
 use super::state::Dataset;
+use crate::errno::Errno;
 
 impl Node {
     /// Says whether anything was changed here. In the records' thread.
@@ -194,9 +195,14 @@ impl Node {
     pub(super) fn open_for(&self, op: &DirOp) -> Result<(), i32> {
         let DirOp::Make { path, .. } = op else { return Ok(()) };
         let Some((id, _)) = self.inside(path) else { return Ok(()) };
-        self.change(id, self.presentations()).map_err(|reason| {
+        self.change_for_program(id, self.presentations()).map_err(|errno| errno.0)
+    }
+
+    /// As [`Node::change`]; an event tells why it cannot be, and the program gets an errno.
+    pub(super) fn change_for_program(&self, id: DatasetId, asked: u64) -> Result<(), Errno> {
+        self.change(id, asked).map_err(|reason| {
             self.events.error(Some(id), &format!("its next generation cannot begin: {reason}"));
-            libc::EIO
+            Errno(if reason.is_shortage_of_room() { libc::ENOSPC } else { libc::EIO })
         })
     }
 

@@ -333,12 +333,7 @@ impl GlobalRequests for Node {
     }
 
     fn open_generation(&self, id: DatasetId, done: Completion) {
-        self.in_generations(done, move |node, asked| {
-            node.change(id, asked).map_err(|reason| {
-                node.events.error(Some(id), &format!("its next generation cannot begin: {reason}"));
-                Errno(libc::EIO)
-            })
-        });
+        self.in_generations(done, move |node, asked| node.change_for_program(id, asked));
     }
 
     fn keep_sealed(&self, id: DatasetId, path: &RelPath, file: (u64, u64), done: Completion) {

@@ -161,6 +161,26 @@ fn what_two_generations_share_is_changed_under_neither() {
     assert_eq!([read(&lead, 1, "f"), read(&lead, 1, "g")], ["old f", "old g"]);
 }
 
+#[cfg(feature = "faults")]
+#[test]
+fn who_cannot_begin_a_generation_for_lack_of_room_is_told_so() {
+    use crate::faults::{Fault, arm};
+
+    let bench = Bench::new();
+    bench.write("ck/f", b"old");
+    let mut lead = bench.serving(1);
+    lead.seal(1, "ck");
+    for (found, told) in
+        [(libc::ENOSPC, libc::ENOSPC), (libc::EDQUOT, libc::ENOSPC), (libc::EPERM, libc::EIO)]
+    {
+        arm(1, Fault::Error(found));
+        assert_eq!(bench.node.open_for(&make("ck/sub")), Err(told));
+        arm(0, Fault::Death);
+    }
+    assert!(bench.events().contains("its next generation cannot begin"));
+    assert_eq!(bench.node.open_for(&make("ck/sub")), Ok(()));
+}
+
 /// What is at its name may be the former's bytes, of the same size.
 #[cfg(feature = "faults")]
 #[test]
