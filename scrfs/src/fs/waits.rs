@@ -154,7 +154,7 @@ impl<F> Waits<F> {
         list.waiters.extract_if(.., tries).collect()
     }
 
-    /// Those whose wait is over, with their errors. `decided`: a seal that goes on comes to its end.
+    /// Those whose wait is over, with their errors. `decided`: seals that go on come to their end.
     pub(crate) fn overdue(&self, decided: bool) -> Vec<(Waiter<F>, Errno)> {
         let now = self.hands.now();
         let is_over = |wanted| match wanted {
