@@ -65,7 +65,7 @@ impl FileSystem {
         }
         let handle = self.files.directory(fh)?;
         let snapshot = self.snapshot(&handle, offset)?;
-        let mut whole = true;
+        let (mut whole, mut emitted) = (true, false);
         let first = usize::try_from(offset).unwrap_or(usize::MAX);
         for (at, listed) in snapshot.entries.iter().enumerate().skip(first) {
             let next = at as u64 + 1;
@@ -87,9 +87,15 @@ impl FileSystem {
                         whole = false;
                         break;
                     }
+                    emitted = true;
                 }
                 // Removed since it was listed.
                 Err(Errno(libc::ENOENT)) => {}
+                // The kernel gives back no lookup of an answer that is an error: the next one is.
+                Err(_) if emitted => {
+                    whole = false;
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -3,6 +3,7 @@
 mod directories;
 mod flat;
 mod generations;
+mod listing;
 mod marker;
 mod sealed;
 mod stores;

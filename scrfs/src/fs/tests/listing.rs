@@ -1,0 +1,48 @@
+//! Reading directories.
+
+use super::*;
+
+impl Bench {
+    /// The names from `offset` on, as far as there is room for so many, and the offset after them.
+    fn some_names(&self, fh: u64, offset: u64, most: usize) -> Result<(Vec<String>, u64), Errno> {
+        let (mut names, mut last) = (Vec::new(), offset);
+        self.fs.readdir(fh, offset, true, &mut |listed, _, next| {
+            if names.len() == most {
+                return Taken::Full;
+            }
+            names.push(String::from_utf8(listed.name.clone()).unwrap());
+            last = next;
+            Taken::Name
+        })?;
+        Ok((names, last))
+    }
+}
+
+/// The kernel counts no lookups of an answer that is an error.
+#[test]
+fn a_lookup_that_fails_in_the_middle_of_a_listing_is_told_by_the_next_answer() {
+    let bench = Bench::new("ck");
+    let make = |parent, name: &str| {
+        now(&start(|done| bench.fs.mkdir(me(), parent, name.as_bytes(), 0o755, done))).unwrap().attr.nodeid
+    };
+    let deep = (0..15).fold(ROOT, |parent, _| make(parent, &"d".repeat(250)));
+    let dir = make(ROOT, "dir");
+    for name in ["a", "b", "c"] {
+        bench.write(dir, &name.repeat(200), b"");
+    }
+    let fh = bench.fs.opendir(me(), dir).unwrap();
+    let (mut taken, mut last) = (0, 0);
+    let listed = bench.fs.readdir(fh, 0, true, &mut |_, entry, next| {
+        last = next;
+        if entry.is_none() {
+            return Taken::Name;
+        }
+        taken += 1;
+        // There the paths of its files are too long.
+        let to = "e".repeat(200);
+        now(&start(|done| bench.fs.rename(me(), (ROOT, b"dir"), (deep, to.as_bytes()), 0, done))).unwrap();
+        Taken::Entry
+    });
+    assert_eq!((listed, taken, last), (Ok(()), 1, 3));
+    assert_eq!(bench.some_names(fh, last, 100), Err(Errno(libc::ENAMETOOLONG)));
+}
