@@ -108,9 +108,13 @@ impl FileSystem {
     fn snapshot(&self, handle: &DirHandle, offset: u64) -> Result<Arc<Snapshot>, Errno> {
         let mut slot = handle.snapshot.lock();
         if offset > 0 {
-            // None is left only of one whose last entry a predecessor gave out.
-            let none = || Arc::new(Snapshot::default());
-            return Ok(slot.as_ref().map_or_else(none, Arc::clone));
+            return match slot.as_ref() {
+                Some(listing) => Ok(Arc::clone(listing)),
+                // A predecessor gave out all, but its reader may not have taken all; or it could
+                // not keep what was left.
+                None if offset < handle.end.into() => fail(libc::ESTALE),
+                None => Ok(Arc::new(Snapshot::default())),
+            };
         }
         self.files.drop_listing(handle);
         let world = self.view.world();
@@ -120,6 +124,7 @@ impl FileSystem {
         // The former one of this directory goes first.
         *slot = None;
         let snapshot = Arc::new(self.files.listing(entries)?);
+        self.files.begin_listing(handle, &snapshot);
         *slot = Some(Arc::clone(&snapshot));
         Ok(snapshot)
     }

@@ -113,6 +113,7 @@ impl FileSystem {
         for (record, directory) in self.intents.keep().open_directories() {
             let Ok(inode) = self.table.get(directory.inode) else { continue };
             let listing = directory.listing.and_then(|kept| keepers.take(kept)).and_then(Snapshot::read);
+            let listing = (directory.end, listing);
             self.files.take_in_directory(directory.handle, inode, listing, record, directory.unique);
         }
     }

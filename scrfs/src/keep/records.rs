@@ -107,6 +107,8 @@ pub struct KeptDirectory {
     pub inode: u64,
     /// The request that opened it.
     pub unique: u64,
+    /// How many entries its listing had; 0: it had none, or nobody knows.
+    pub end: u32,
     /// Its listing, as far as one had to be kept.
     pub listing: Option<KeptFd>,
 }
@@ -305,15 +307,16 @@ impl Keep {
         Some(record)
     }
 
-    /// The directory's listing is in this descriptor; `None` before that is closed.
-    pub(crate) fn set_listing(&self, record: u32, listing: Option<KeptFd>) {
+    /// The directory's listing has `end` entries, and is in this descriptor; `None` before that is
+    /// closed.
+    pub(crate) fn set_listing(&self, record: u32, end: u32, listing: Option<KeptFd>) {
         let set = |word, value| self.memory.set(self.directories.at(record, word), value);
         // Never a descriptor with another one's key.
-        set(4, 0);
+        set(4, pair(end, 0));
         if let Some(listing) = listing {
             set(5, listing.key.0);
             set(6, listing.key.1);
-            set(4, fd_word(listing.number).into());
+            set(4, pair(end, fd_word(listing.number)));
         }
     }
 
@@ -326,10 +329,10 @@ impl Keep {
     pub(crate) fn open_directories(&self) -> Vec<(u32, KeptDirectory)> {
         let kept = |record| {
             let word = |at| self.memory.get(self.directories.at(record, at));
-            let listing = fd_of(halves(word(4)).1).map(|number| KeptFd { number, key: (word(5), word(6)) });
-            (word(0) == VALID)
-                .then(|| KeptDirectory { handle: word(1), inode: word(2), unique: word(3), listing })
-                .map(|kept| (record, kept))
+            let (end, fd) = halves(word(4));
+            let listing = fd_of(fd).map(|number| KeptFd { number, key: (word(5), word(6)) });
+            let kept = KeptDirectory { handle: word(1), inode: word(2), unique: word(3), end, listing };
+            (word(0) == VALID).then_some((record, kept))
         };
         self.directories.all(&self.memory).filter_map(kept).collect()
     }
@@ -411,7 +414,7 @@ mod tests {
         };
         keep.add_file(&file).unwrap();
         let directory = keep.add_directory(2, 6, 13).unwrap();
-        keep.set_listing(directory, Some(two));
+        keep.set_listing(directory, 9, Some(two));
         keep.hide(mark);
         keep.hide(SealedMark { dataset: 9, name: 1 });
         keep.show_all(9);
@@ -422,7 +425,11 @@ mod tests {
         assert_eq!((inodes[0].lookups, inodes[0].registration, inodes[0].backing), (3, 77, Some(two)));
         assert_eq!((inodes[1].record, inodes[1].sealed, inodes[1].key()), (sealed, mark, None));
         assert_eq!(next.open_files(), [(0, file)]);
-        assert_eq!(next.open_directories()[0].1.listing, Some(two));
+        let left = &next.open_directories()[0].1;
+        assert_eq!((left.end, left.listing), (9, Some(two)));
+        next.set_listing(directory, 7, None);
+        let left = &next.open_directories()[0].1;
+        assert_eq!((left.end, left.listing), (7, None));
         assert_eq!(next.hidden(), [mark]);
         assert_eq!(next.add_inode(8, None, mark), Some(gone), "a free record is used again");
         next.park(record);

@@ -88,6 +88,8 @@ impl Handle {
 pub(crate) struct DirHandle {
     pub(crate) inode: Arc<Inode>,
     pub(crate) snapshot: Mutex<Option<Arc<Snapshot>>>,
+    /// Where the listing ended that a predecessor had; 0: it had none.
+    pub(crate) end: u32,
     /// The listing for a successor, and the handle's record.
     pub(super) kept: Mutex<Option<OwnedFd>>,
     pub(super) record: Option<u32>,

@@ -232,16 +232,17 @@ impl OpenFiles {
         }
         let (fh, unique) = (self.number(), number_of(unique));
         let record = self.keep.add_directory(fh, inode.id, unique);
-        self.insert_directory(fh, inode, None, record, unique);
+        self.insert_directory(fh, inode, (0, None), record, unique);
         fh
     }
 
-    /// A directory that a predecessor left open, with what it had listed.
+    /// A directory that a predecessor left open, with the number of names that it had listed, and
+    /// these, if they were kept.
     pub(crate) fn take_in_directory(
         &self,
         fh: u64,
         inode: Arc<Inode>,
-        listing: Option<(Arc<Snapshot>, OwnedFd)>,
+        listing: (u32, Option<(Arc<Snapshot>, OwnedFd)>),
         record: u32,
         unique: u64,
     ) {
@@ -252,13 +253,14 @@ impl OpenFiles {
         &self,
         fh: u64,
         inode: Arc<Inode>,
-        listing: Option<(Arc<Snapshot>, OwnedFd)>,
+        (end, listing): (u32, Option<(Arc<Snapshot>, OwnedFd)>),
         record: Option<u32>,
         unique: u64,
     ) {
         let (snapshot, kept) = listing.unzip();
         let value = Arc::new(DirHandle {
             inode,
+            end,
             snapshot: Mutex::new(Rank::Listing, snapshot),
             kept: Mutex::leaf(kept),
             record,
@@ -287,7 +289,8 @@ impl OpenFiles {
             // The reader of one of very many has to begin anew when this worker dies.
             Ok((fd, _)) if !self.bound.admits(&fd) => {}
             Ok((fd, key)) => {
-                self.keep.set_listing(record, Some(KeptFd { number: fd.as_raw_fd(), key }));
+                let listing = Some(KeptFd { number: fd.as_raw_fd(), key });
+                self.keep.set_listing(record, snapshot.end(), listing);
                 *kept = Some(fd);
             }
             Err(error) => tracing::warn!(%error, "a listing cannot be kept for a successor"),
@@ -298,9 +301,16 @@ impl OpenFiles {
     pub(crate) fn drop_listing(&self, handle: &DirHandle) {
         let mut kept = handle.kept.lock();
         if let (Some(record), Some(_)) = (handle.record, &*kept) {
-            self.keep.set_listing(record, None);
+            self.keep.set_listing(record, 0, None);
         }
         *kept = None;
+    }
+
+    /// That is its listing from now on: a successor that lacks it knows where it ends.
+    pub(crate) fn begin_listing(&self, handle: &DirHandle, snapshot: &Snapshot) {
+        if let Some(record) = handle.record {
+            self.keep.set_listing(record, snapshot.end(), None);
+        }
     }
 
     pub(crate) fn remove_directory(&self, fh: u64) {

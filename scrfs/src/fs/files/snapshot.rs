@@ -84,6 +84,11 @@ impl Drop for Share {
 }
 
 impl Snapshot {
+    /// The offset behind its last entry.
+    pub(crate) fn end(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+
     /// Written to memory that outlives this process: per entry inode number, type, length of the
     /// name, name.
     pub(crate) fn write(&self) -> std::io::Result<(OwnedFd, Key)> {

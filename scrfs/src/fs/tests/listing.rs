@@ -1,6 +1,8 @@
 //! Reading directories.
 
 use super::*;
+use crate::keep::keeper::Keepers;
+use crate::keep::memory;
 
 impl Bench {
     /// The names from `offset` on, as far as there is room for so many, and the offset after them.
@@ -16,6 +18,39 @@ impl Bench {
         })?;
         Ok((names, last))
     }
+}
+
+fn memory_and_tree() -> (std::os::fd::OwnedFd, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("tree")).unwrap();
+    (memory::create().unwrap(), dir)
+}
+
+/// The kernel had all of it, and its program a part; the descriptors went with the worker.
+#[test]
+fn a_listing_of_a_former_worker_ends_where_it_ended() {
+    let (memory, dir) = memory_and_tree();
+    let bench = Bench::over(dir, &memory);
+    for name in ["a", "b", "c"] {
+        bench.write(ROOT, name, b"");
+    }
+    let fh = bench.fs.opendir(me(), ROOT).unwrap();
+    let (names, end) = bench.some_names(fh, 0, 100).unwrap();
+    assert_eq!((names.len(), end), (5, 5));
+    let kept = bench.fs.opendir(me(), ROOT).unwrap();
+    bench.some_names(kept, 0, 2).unwrap();
+    let unread = bench.fs.opendir(me(), ROOT).unwrap();
+    let Bench { dir, fs, .. } = bench;
+    drop(fs);
+
+    let bench = Bench::over(dir, &memory);
+    bench.fs.restore(&Keepers::find(bench.fs.keep()).unwrap()).unwrap();
+    assert_eq!(bench.some_names(fh, end, 100), Ok((Vec::new(), end)));
+    assert_eq!(bench.some_names(fh, 2, 100), Err(Errno(libc::ESTALE)), "the rest is not known");
+    assert_eq!(bench.some_names(kept, 2, 100), Err(Errno(libc::ESTALE)));
+    assert_eq!(bench.some_names(unread, 0, 100).unwrap().0.len(), 5);
+    assert_eq!(bench.some_names(fh, 0, 100).unwrap().1, end, "it can begin anew");
+    assert_eq!(bench.some_names(fh, 2, 100).unwrap().0.len(), 3);
 }
 
 /// The kernel counts no lookups of an answer that is an error.
