@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::attr::{Attr, Changes, Kind, stat_of};
 use super::errno::fail;
-use super::files::{DirEntry, Handle, Taken};
+use super::files::{DirEntry, Handle, Listings, OpenFiles, Share, Taken};
 use super::inodes::{EYES, Inode, ROOT, is_eye};
 use super::names::Entry;
 use super::node::NodeLink;
@@ -29,6 +29,8 @@ use crate::lock::Mutex;
 const MARK: u64 = EYES;
 /// Where a handle's number tells its file.
 const EYE_SHIFT: u32 = 48;
+/// Where it tells the worker that opened it.
+const GENERATION_SHIFT: u32 = 32;
 /// Longest text of one write to `post`.
 pub(crate) const POST_BYTES_MAX: usize = 4096;
 
@@ -70,10 +72,18 @@ pub(crate) fn is_directory_handle(handle: u64) -> bool {
     handle == DIRECTORY
 }
 
-/// Texts as they were when they were opened.
+/// A text as it was when its file was opened.
+struct Text {
+    bytes: Vec<u8>,
+    /// Of the memory that all may take, with the listings of directories.
+    _share: Share,
+}
+
+/// See the module.
 pub(super) struct Eyes {
     next: AtomicU64,
-    open: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
+    open: Mutex<HashMap<u64, Arc<Text>>>,
+    listings: Listings,
     /// Who makes the texts.
     node: Arc<NodeLink>,
     /// The mount's root, whose owner and times they have.
@@ -81,8 +91,17 @@ pub(super) struct Eyes {
 }
 
 impl Eyes {
-    pub(super) fn new(node: Arc<NodeLink>, root: Arc<OwnedFd>) -> Self {
-        Self { next: AtomicU64::new(0), open: Mutex::default(), node, root }
+    /// Numbers of handles begin above those of former workers: one of these may be open still.
+    pub(super) fn new(node: Arc<NodeLink>, root: Arc<OwnedFd>, files: &OpenFiles) -> Self {
+        let next = AtomicU64::new(files.generation() << GENERATION_SHIFT);
+        Self { next, open: Mutex::default(), listings: files.listings().clone(), node, root }
+    }
+
+    /// Makes the text of a file; ENOMEM where there is no room for it.
+    fn text(&self, eye: Eye, caller: Caller) -> Result<Arc<Text>, Errno> {
+        let bytes = self.node.get()?.look(eye, caller)?;
+        let share = self.listings.take(bytes.len())?;
+        Ok(Arc::new(Text { bytes, _share: share }))
     }
 
     /// `name` in `parent`, if one of them is of the eyes.
@@ -135,8 +154,8 @@ impl Eyes {
         let serial = self.next.fetch_add(1, Ordering::Relaxed) & ((1 << EYE_SHIFT) - 1);
         let fh = MARK | at << EYE_SHIFT | serial;
         if flags & libc::O_ACCMODE != libc::O_WRONLY {
-            let text = self.node.get()?.look(eye, caller)?;
-            self.open.lock().insert(fh, Arc::new(text));
+            let text = self.text(eye, caller)?;
+            self.open.lock().insert(fh, text);
         }
         let handle = Arc::new(Handle::nowhere(Inode::nowhere(id), flags));
         Ok(Opened { fh, handle, data: Data::Direct, acts: false })
@@ -148,12 +167,12 @@ impl Eyes {
         let text = if let Some(text) = known {
             text
         } else {
-            let text = Arc::new(self.node.get()?.look(eye, Caller::default())?);
+            let text = self.text(eye, Caller::default())?;
             self.open.lock().insert(fh, Arc::clone(&text));
             text
         };
-        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
-        let rest = &text[from..];
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.bytes.len());
+        let rest = &text.bytes[from..];
         let length = rest.len().min(buffer.len());
         buffer[..length].copy_from_slice(&rest[..length]);
         Ok(length)

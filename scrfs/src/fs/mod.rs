@@ -141,6 +141,7 @@ impl FileSystem {
         let backings = trees.all().iter().map(Root::backing).collect::<Result<Vec<_>, _>>()?;
         let root = Arc::clone(&trees.primary().tree);
         let (view, waits) = (Arc::new(View::new(names)), Arc::new(Waits::new(hands)));
+        let files = OpenFiles::new(Arc::clone(&keep));
         let removals = Removals::new({
             let (view, waits): (_, Arc<Waits<Self>>) = (Arc::clone(&view), Arc::clone(&waits));
             move || {
@@ -154,8 +155,8 @@ impl FileSystem {
             view,
             trees,
             table: Table::over(backings, Arc::clone(&keep), Arc::clone(&node)),
-            eyes: Eyes::new(Arc::clone(&node), root),
-            files: OpenFiles::new(Arc::clone(&keep)),
+            eyes: Eyes::new(Arc::clone(&node), root, &files),
+            files,
             intents: Intents::new(keep),
             waits,
             processes: Processes::default(),

@@ -16,5 +16,7 @@ pub(crate) use self::io::{own_flags, served, write_all};
 pub(crate) use self::meter::Failing;
 pub(crate) use self::open_files::OpenFiles;
 pub use self::open_files::Registered;
-pub(crate) use self::snapshot::Snapshot;
+#[cfg(test)]
+pub(crate) use self::snapshot::LISTINGS_MAX;
 pub use self::snapshot::{DirEntry, Taken};
+pub(crate) use self::snapshot::{Listings, Share, Snapshot};

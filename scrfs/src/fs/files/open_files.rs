@@ -29,6 +29,9 @@ struct Slot<T> {
     unique: u64,
 }
 
+/// Where a handle's number tells which worker opened it.
+const GENERATION_SHIFT: u32 = 40;
+
 type Slots<T> = RwLock<HashMap<u64, Slot<T>>>;
 
 /// What an open file is served by, for the adapter: its inode and the kernel's number for the
@@ -78,7 +81,7 @@ impl OpenFiles {
     /// Numbers begin in a range of this worker's own: a successor never takes an old number for a
     /// new handle.
     pub(crate) fn new(keep: Arc<Keep>) -> Self {
-        let next = AtomicU64::new(keep.begin_generation() << 40 | 1);
+        let next = AtomicU64::new(keep.begin_generation() << GENERATION_SHIFT | 1);
         Self {
             keep,
             next,
@@ -90,6 +93,16 @@ impl OpenFiles {
             pages: Pages::default(),
             registered: Mutex::default(),
         }
+    }
+
+    /// How many workers this mount has had, this one included.
+    pub(crate) fn generation(&self) -> u64 {
+        self.next.load(Ordering::Relaxed) >> GENERATION_SHIFT
+    }
+
+    /// What listings, and texts that are kept beside them, take of the memory.
+    pub(crate) fn listings(&self) -> &Listings {
+        &self.listings
     }
 
     fn number(&self) -> u64 {

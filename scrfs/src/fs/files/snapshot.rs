@@ -44,15 +44,17 @@ pub(crate) struct Snapshot {
     _share: Option<Share>,
 }
 
-/// Bytes that the listings of open directories may take; a single one may take more.
-const LISTINGS_MAX: usize = 512 << 20;
+/// Bytes that the listings of open directories may take, and what is kept beside them; a single one
+/// may take more.
+pub(crate) const LISTINGS_MAX: usize = 512 << 20;
 
 /// Bytes that they take.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Listings(Arc<AtomicUsize>);
 
+/// What one of them takes.
 #[derive(Debug)]
-struct Share {
+pub(crate) struct Share {
     all: Listings,
     bytes: usize,
 }
@@ -64,7 +66,8 @@ impl Listings {
         Ok(Snapshot { entries, _share: Some(share) })
     }
 
-    fn take(&self, bytes: usize) -> Result<Share, Errno> {
+    /// Room for one of `bytes`; ENOMEM where there is none.
+    pub(crate) fn take(&self, bytes: usize) -> Result<Share, Errno> {
         let others = self.0.fetch_add(bytes, Ordering::Relaxed);
         // From here on it is given back when it is dropped.
         let share = Share { all: self.clone(), bytes };

@@ -1,6 +1,7 @@
-//! Reading directories.
+//! Reading directories, and the texts of `.scrfs`.
 
 use super::*;
+use crate::fs::files::LISTINGS_MAX;
 use crate::keep::keeper::Keepers;
 use crate::keep::memory;
 
@@ -17,6 +18,10 @@ impl Bench {
             Taken::Name
         })?;
         Ok((names, last))
+    }
+
+    fn eye(&self, name: &str) -> u64 {
+        self.id(self.id(ROOT, ".scrfs"), name)
     }
 }
 
@@ -80,4 +85,22 @@ fn a_lookup_that_fails_in_the_middle_of_a_listing_is_told_by_the_next_answer() {
     });
     assert_eq!((listed, taken, last), (Ok(()), 1, 3));
     assert_eq!(bench.some_names(fh, last, 100), Err(Errno(libc::ENAMETOOLONG)));
+}
+
+#[test]
+fn texts_take_of_the_memory_of_listings_and_have_numbers_of_their_worker() {
+    let (memory, dir) = memory_and_tree();
+    let bench = Bench::over(dir, &memory);
+    let read = |bench: &Bench| now(&bench.open(bench.eye("status"), libc::O_RDONLY)).map(|opened| opened.fh);
+    let all = bench.fs.files.listings().take(LISTINGS_MAX).unwrap();
+    assert_eq!(read(&bench), Err(Errno(libc::ENOMEM)));
+    drop(all);
+    let former = read(&bench).unwrap();
+    assert!(bench.fs.files.listings().take(LISTINGS_MAX).is_err(), "one is open");
+    bench.fs.release(former);
+    assert!(bench.fs.files.listings().take(LISTINGS_MAX).is_ok());
+    let Bench { dir, fs, .. } = bench;
+    drop(fs);
+    let bench = Bench::over(dir, &memory);
+    assert!((0..4).all(|_| read(&bench).unwrap() != former), "that one may be open still");
 }
