@@ -9,6 +9,7 @@ mod asked_again;
 mod direct;
 mod eyes;
 mod full;
+mod held;
 mod jobs;
 mod lead;
 mod limits;
