@@ -23,7 +23,7 @@ use scrfs::status::{CoordinatorStatus, DatasetStatus, Elsewhere, NodeStatus, Sto
 use scrfs::store::Store;
 use scrfs::store::log::Log;
 use scrfs_coordinator::job::{About, Fresh, Job, JobId, JobOutput, SetMember};
-use scrfs_coordinator::jobs::block::{Block, Stream};
+use scrfs_coordinator::jobs::block::{Address, Stream};
 use scrfs_coordinator::message::{Greeting, Opening, PeerMessage};
 use scrfs_harness::cluster::workspace;
 use serde::Serialize;
@@ -210,7 +210,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
     ];
     // Between coordinators there are no frames.
     all.extend(peers.iter().map(|message| frame(message)[4..].to_vec()));
-    all.push(Block::zeroed(64).into_message(JobId(3), Stream { from: 0, to: 1 }));
+    all.push(Address { job: JobId(3), stream: Stream { from: 0, to: 1 } }.to_message());
     all
 }
 

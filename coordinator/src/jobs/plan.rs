@@ -11,7 +11,7 @@ use crate::comm::buffers::Buffers;
 
 /// Bytes of blocks on their way to a member that is encoded, or waiting there for what they are
 /// added to.
-const TAKEN_MAX: usize = 20 << 20;
+const TAKEN_MAX: usize = 12 << 20;
 /// File systems keep data in pages; whole ones are mapped and written without a rest.
 const PAGE: usize = 4096;
 
@@ -90,8 +90,8 @@ mod tests {
             Pace::of(&Payloads::of(Scheme::ReedSolomon { failures }, &vec![1 << 30; n]).unwrap(), 1 << 20)
         };
         assert_eq!(parities(2, 1), Pace { block: 1 << 20, window: 8 });
-        assert_eq!(parities(4, 1), Pace { block: 1 << 20, window: 5 });
-        assert_eq!(parities(8, 1), Pace { block: (20 << 20) / 21 / PAGE * PAGE, window: 2 });
+        assert_eq!(parities(4, 1), Pace { block: 1 << 20, window: 3 });
+        assert_eq!(parities(8, 1), Pace { block: (12 << 20) / 21 / PAGE * PAGE, window: 2 });
         assert_eq!(Pace::of(&Payloads::of(Scheme::Partner, &[1, 1]).unwrap(), 1 << 20).window, 8);
         for (n, k) in (2..200).flat_map(|n| (1..n.min(9)).map(move |k| (n, k))) {
             let Pace { block, window } = parities(n, u8::try_from(k).unwrap());
