@@ -135,7 +135,9 @@ impl Share<'_> {
             }
             for (sum, mut parts) in sums.into_iter().zip(parts) {
                 write_sum(&mut writer, &sum, &mut parts)?;
-                parts.into_iter().for_each(|(part, _)| part.free(self.peers.buffers()));
+                for (part, _) in parts {
+                    part.free(self.peers.buffers());
+                }
             }
         }
         writer.finish()
