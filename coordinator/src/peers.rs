@@ -8,7 +8,6 @@ use scrfs::ids::NodeRank;
 
 use crate::bell::Ringer;
 use crate::comm::buffers::Buffers;
-use crate::comm::bytes::Bytes;
 use crate::comm::{CommError, Lane, Received, Transport};
 use crate::jobs::block::{Address, Announced, Arrival, Block};
 use crate::message::PeerMessage;
@@ -37,7 +36,7 @@ pub struct Peers<T> {
     /// From whom the next control message is to be passed on, and whom it is for.
     passing: Option<(NodeRank, Ranks)>,
     /// Blocks held back while the transport has no room; bounded by the jobs' credits.
-    held: VecDeque<(NodeRank, Address, Bytes)>,
+    held: VecDeque<(NodeRank, Address, Arc<Vec<u8>>)>,
     announced: Announced,
 }
 
@@ -112,7 +111,7 @@ impl<T: Transport> Peers<T> {
     }
 
     /// Has a block sent by [`Peers::send_held`].
-    pub fn send_block(&mut self, to: NodeRank, address: Address, bytes: Bytes) {
+    pub fn send_block(&mut self, to: NodeRank, address: Address, bytes: Arc<Vec<u8>>) {
         self.held.push_back((to, address, bytes));
     }
 

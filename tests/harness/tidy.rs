@@ -416,7 +416,6 @@ const LONG_FILES: [(&str, usize, &str); 0] = [];
 
 /// Files with unsafe code, and what they need it for.
 const FENCED: &[(&str, &str)] = &[
-    ("coordinator/src/comm/bytes.rs", "a mapping is only as constant as its file"),
     ("coordinator/src/comm/mpi.rs", "sends that outlive a scope need MPI's own calls"),
     ("scrfs/src/control/peer.rs", "a peer's groups have no safe wrapper"),
     ("scrfs/src/fs/sys.rs", "leases have no safe wrapper"),

@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use scrfs::lock::Mutex;
 
-use super::bytes::Bytes;
-
 /// Bytes that are kept for later use. The buffers in use are bounded by the jobs' credits and by
 /// [`super::BULK_BYTES_MAX`].
 const SPARE_BYTES_MAX: usize = 16 << 20;
@@ -40,11 +38,9 @@ impl Buffers {
         self.0.lock().give(buffer);
     }
 
-    /// The same for bytes that were sent, once nobody else sends them.
-    pub fn give_last(&self, bytes: Bytes) {
-        if let Bytes::Buffer(buffer) = bytes
-            && let Ok(buffer) = Arc::try_unwrap(buffer)
-        {
+    /// The same for one that was sent, once it is on its way to nobody else.
+    pub fn give_last(&self, buffer: Arc<Vec<u8>>) {
+        if let Ok(buffer) = Arc::try_unwrap(buffer) {
             self.give(buffer);
         }
     }
@@ -97,7 +93,7 @@ mod tests {
     #[test]
     fn what_is_sent_to_many_is_kept_once_the_last_has_it() {
         let buffers = Buffers::default();
-        let bytes = Bytes::from(vec![7; SPARE_BYTES_MIN]);
+        let bytes = Arc::new(vec![7; SPARE_BYTES_MIN]);
         buffers.give_last(bytes.clone());
         assert_eq!(buffers.take(SPARE_BYTES_MIN), [0; SPARE_BYTES_MIN]);
         buffers.give_last(bytes);

@@ -8,22 +8,20 @@
 //! own, and no message reaches one in another ([`Transport::next_session`]).
 //!
 //! * [`buffers`]: what bulk messages are in
-//! * [`bytes`]: what is sent, in a buffer or where the file system has it
 //! * [`sim`]: ranks in one process over channels, with seeded delays and kill, for tests
 //! * `mpi` (feature `mpi`): the real one
 
 pub mod buffers;
-pub mod bytes;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod sim;
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use scrfs::ids::NodeRank;
 
 use self::buffers::Buffers;
-use self::bytes::Bytes;
 
 /// Longest message in bytes. MPI counts are 32-bit; a catalog of
 /// [`scrfs::control::Settings::list_max`] names stays far below.
@@ -102,7 +100,7 @@ pub trait Transport {
 
     /// Takes `bytes`, which may be on their way to others too, and sends them in the background.
     /// Sending to oneself works.
-    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Bytes>) -> Result<(), CommError>;
+    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Arc<Vec<u8>>>) -> Result<(), CommError>;
 
     /// Moves sends on and returns a message that has come, control before bulk.
     fn poll(&mut self) -> Result<Option<Received>, CommError>;

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mpi::Threading;
@@ -26,7 +27,6 @@ use mpi::traits::{Communicator, Equivalence, Source};
 use scrfs::ids::NodeRank;
 
 use super::buffers::Buffers;
-use super::bytes::Bytes;
 use super::{BULK_BYTES_MAX, CommError, Lane, MESSAGE_BYTES_MAX, Received, Transport, check, compare};
 
 /// Tags are the session's number and, in the lowest bit, the lane. MPI has 32,767 at least.
@@ -45,7 +45,7 @@ type Key = (NodeRank, Lane, u32);
 enum Work {
     /// MPI reads from the buffer: it is neither changed nor freed before the request is done. The
     /// sends of one message to many share it.
-    Send { bytes: Bytes, lane: Lane },
+    Send { bytes: Arc<Vec<u8>>, lane: Lane },
     /// MPI writes into the buffer of the [`Coming`] of this number, from there.
     Receive { key: Key, number: u64 },
 }
@@ -284,14 +284,14 @@ impl Transport for MpiTransport {
         self.size
     }
 
-    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Bytes>) -> Result<(), CommError> {
-        let bytes = bytes.into();
+    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Arc<Vec<u8>>>) -> Result<(), CommError> {
+        let bytes: Arc<Vec<u8>> = bytes.into();
         check(to, self.size, bytes.len())?;
         let (Ok(rank), Ok(count)) = (c_int::try_from(to.0), c_int::try_from(bytes.len())) else {
             return Err(CommError::TooLong(bytes.len(), to));
         };
         let mut request = MaybeUninit::<ffi::MPI_Request>::uninit();
-        // SAFETY: pointer and count are those of bytes that stay as and where they are until
+        // SAFETY: pointer and count are those of a vector whose heap block stays as it is until
         // MPI_Testsome reports the request done: nobody changes what is behind an `Arc`, `requests`
         // holds it, and Drop leaks what is not done. Rank and tag are valid, checked above. This is
         // MPI's thread, as the type is not Send.

@@ -13,7 +13,6 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use scrfs::ids::NodeRank;
 
 use super::buffers::Buffers;
-use super::bytes::Bytes;
 use super::{BULK_BYTES_MAX, CommError, Lane, Received, Transport, check};
 
 /// Sessions are counted modulo this.
@@ -156,8 +155,8 @@ impl Transport for SimTransport {
         u32::try_from(self.to.len()).unwrap_or(u32::MAX)
     }
 
-    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Bytes>) -> Result<(), CommError> {
-        let bytes = bytes.into().to_vec();
+    fn send(&mut self, to: NodeRank, lane: Lane, bytes: impl Into<Arc<Vec<u8>>>) -> Result<(), CommError> {
+        let bytes = Arc::unwrap_or_clone(bytes.into());
         check(to, self.size(), bytes.len())?;
         if lane == Lane::Bulk {
             self.die_if_doomed();

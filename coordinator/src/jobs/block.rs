@@ -1,12 +1,12 @@
 //! A block of bytes on its way between two shares of a job. Its address goes before it as a message
-//! of its own, so that the block itself may be sent from wherever its bytes are.
+//! of its own, so that one block can be sent to many.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use scrfs::ids::NodeRank;
 
 use crate::comm::buffers::Buffers;
-use crate::comm::bytes::Bytes;
 use crate::job::JobId;
 
 /// One direction between two shares of a job, by their positions in the job.
@@ -69,9 +69,9 @@ impl Block {
     }
 }
 
-impl From<Block> for Bytes {
+impl From<Block> for Arc<Vec<u8>> {
     fn from(block: Block) -> Self {
-        block.0.into()
+        Self::new(block.0)
     }
 }
 
@@ -138,7 +138,7 @@ pub enum Outgoing {
         /// Whose it is.
         address: Address,
         /// What is in it.
-        bytes: Bytes,
+        bytes: Arc<Vec<u8>>,
     },
     /// One block of `stream` was consumed: its sender may send another.
     Credit {

@@ -8,6 +8,7 @@
 
 use std::cmp::Reverse;
 use std::ops::Range;
+use std::sync::Arc;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use scrfs::ids::{DatasetId, Member};
@@ -117,10 +118,19 @@ impl Share<'_> {
         let mut reader = Reader::new(files, self.daemon);
         for Gift { bytes, to } in gifts(payloads, &lengths, self.me as usize, self.block as u64) {
             fault("encode.block")?;
-            let block = reader.take(bytes.start, len(&bytes), buffers)?;
-            to.into_iter().try_for_each(|to| self.peers.send(self.record.at(to)?, block.clone()))?;
+            let mut block = Block::used(len(&bytes), buffers);
+            reader.read(bytes.start, block.payload_mut())?;
+            self.send(&to, block.into())?;
         }
         reader.finish()
+    }
+
+    /// Sends a block to each of `to`.
+    fn send(&self, to: &[usize], block: Arc<Vec<u8>>) -> Result<(), JobError> {
+        let Some((last, others)) = to.split_last() else { return Ok(()) };
+        others.iter().try_for_each(|to| self.peers.send(self.record.at(*to)?, Arc::clone(&block)))?;
+        // Nothing of it stays here, so that its buffer is used again when the last one has it.
+        self.peers.send(self.record.at(*last)?, block)
     }
 
     /// Name, size and CRC32 of the redundancy file.
@@ -128,6 +138,7 @@ impl Share<'_> {
         let (payloads, lengths) = (self.record.payloads(), self.record.lengths());
         let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
         for Intake { sums, addends } in intakes(payloads, &lengths, self.me as usize, self.block as u64) {
+            self.peers.check()?;
             let mut parts: Vec<Vec<(Block, u8)>> = sums.iter().map(|_| Vec::new()).collect();
             for Addend { from, sum, bytes, factor } in addends {
                 let block = self.peers.recv(self.record.at(from)?, len(&(0..bytes)))?;

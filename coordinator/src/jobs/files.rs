@@ -9,7 +9,6 @@ use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use scrfs::ids::{DatasetId, Member};
@@ -20,8 +19,6 @@ use scrfs::transfer::sparse;
 
 use super::error::JobError;
 use super::link::Daemon;
-use crate::comm::buffers::Buffers;
-use crate::comm::bytes::{Bytes, Mapping};
 
 /// How often the daemon is told how much of a member is read.
 const TELL: Duration = Duration::from_millis(250);
@@ -29,9 +26,6 @@ const TELL: Duration = Duration::from_millis(250);
 /// Bytes that are read or written and summed up in turn: they are in the processor's own cache the
 /// second time.
 pub(super) const AT_HAND: usize = 128 << 10;
-
-/// Fewer bytes are sooner copied than mapped.
-const MAPPED_MIN: usize = 64 << 10;
 
 /// Names and sizes of a member's files, in the order of its logical file.
 #[derive(Debug, Clone)]
@@ -140,8 +134,6 @@ pub struct Reader<'a> {
     crcs: SegmentCrcs,
     /// The number that each file had when it was opened; 0 before that.
     inodes: Vec<u64>,
-    /// The file system and the kernel can do so, as far as is known.
-    maps: bool,
     /// Bytes read, and when the daemon was told how many.
     done: u64,
     told: Instant,
@@ -152,7 +144,7 @@ impl<'a> Reader<'a> {
     pub fn new(files: &'a Files, daemon: &'a Daemon) -> Self {
         let crcs = SegmentCrcs::new(files.sizes.iter().copied());
         let (open, inodes) = (Open::default(), vec![0; files.sizes.len()]);
-        Self { files, daemon, open, crcs, inodes, maps: true, done: 0, told: Instant::now() }
+        Self { files, daemon, open, crcs, inodes, done: 0, told: Instant::now() }
     }
 
     /// Fills `buffer` from `offset` of the logical file, beyond whose end there are zeros. No byte
@@ -171,27 +163,6 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `len` bytes from `offset` of the logical file, none of them behind its end, to be sent: from
-    /// where the file system has them if they are all of one file, else in a buffer. No byte may be
-    /// read twice.
-    pub fn take(&mut self, offset: u64, len: usize, buffers: &Buffers) -> Result<Bytes, JobError> {
-        let mut runs = self.files.runs(offset, len);
-        if let (Some((index, at, range)), None) = (runs.next(), runs.next())
-            && self.maps
-            && range.len() == len
-            && len >= MAPPED_MIN
-        {
-            let mapped = self.map(index, at, len).map_err(|error| self.unless_moved(error, index))?;
-            if let Some(mapped) = mapped {
-                self.have_read(index, len);
-                return Ok(mapped);
-            }
-        }
-        let mut block = buffers.take(len);
-        self.read(offset, &mut block)?;
-        Ok(block.into())
-    }
-
     /// Reads into `bytes` from `at` of a file.
     fn fill(&mut self, index: usize, at: u64, bytes: &mut [u8]) -> Result<(), JobError> {
         let Self { files, daemon, open, crcs, inodes, .. } = self;
@@ -200,24 +171,6 @@ impl<'a> Reader<'a> {
             file.read_exact_at(bytes, at).map_err(|e| files.io("read", index, e))?;
             crcs.add(index, at, bytes).map_err(|e| files.crc(e))
         })
-    }
-
-    /// The `len` bytes from `at` of a file; `None` where they have to be read in the ordinary way.
-    fn map(&mut self, index: usize, at: u64, len: usize) -> Result<Option<Bytes>, JobError> {
-        let Self { files, daemon, open, crcs, inodes, .. } = self;
-        let file = open.file(index, || open_checked(files, daemon, inodes, index))?;
-        match Mapping::of(file, at, len) {
-            Ok(mapping) => {
-                let bytes = Bytes::Mapped(Arc::new(mapping));
-                crcs.add(index, at, &bytes).map_err(|e| files.crc(e))?;
-                Ok(Some(bytes))
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the files are not mapped");
-                self.maps = false;
-                Ok(None)
-            }
-        }
     }
 
     fn have_read(&mut self, index: usize, len: usize) {
@@ -252,7 +205,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A file that has the size it was frozen with, and that; notes its number.
+/// A file, which has the size it was frozen with, and that size. Notes the file's number.
 fn open_checked(
     files: &Files,
     daemon: &Daemon,

@@ -4,7 +4,7 @@
 //! [`Jobs`] is that thread's side: it starts shares, sorts blocks and credits to them, tells them
 //! when others failed. The worker's side in reading order: [`streams`] (blocks with credits),
 //! [`link`] (the daemon's descriptors), [`files`] (members' files as one logical file), [`header`]
-//! (a set's record), `redundancy_file`, [`plan`] (in which order blocks go), [`encode`], `target`
+//! (a set's record), `redundancy_file`, [`plan`] (how blocks are cut), [`encode`], `target`
 //! (a member that is rebuilt), [`rebuild`], `copies` (the same with PARTNER), [`send`].
 
 pub mod block;
@@ -47,8 +47,9 @@ const BLOCK_BYTES_MAX: usize = 16 << 20;
 /// Ended jobs that are remembered, so that their late messages are dropped and not kept for a start
 /// that never comes.
 const ENDED_MAX: usize = 4096;
-/// Messages kept for jobs whose start has not come yet.
-const EARLY_MAX: usize = 4096;
+/// Messages kept for jobs whose start has not come yet: more than come to a member of the largest
+/// set before its others wait for it.
+const EARLY_MAX: usize = 16_384;
 
 /// A daemon that is gone is known to the coordinator's own thread by then, which ends the epoch
 /// with all its jobs.

@@ -16,7 +16,6 @@ use scrfs::lock::{Condvar, Mutex};
 use super::block::{Address, Block, Outgoing, Stream};
 use super::error::JobError;
 use crate::comm::buffers::Buffers;
-use crate::comm::bytes::Bytes;
 use crate::job::JobId;
 
 /// Blocks that one stream may have on their way or unread: enough to cover the transport's latency.
@@ -154,7 +153,7 @@ impl Peers {
     }
 
     /// Sends a block to share `to`, when there is credit.
-    pub fn send(&self, to: u32, block: impl Into<Bytes>) -> Result<(), JobError> {
+    pub fn send(&self, to: u32, block: impl Into<Arc<Vec<u8>>>) -> Result<(), JobError> {
         let stream = Stream { from: self.me, to };
         let node = self.exchange.node(to)?;
         self.exchange.wait(to, |state| {

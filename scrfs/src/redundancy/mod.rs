@@ -118,12 +118,12 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// The position right of `member` in a ring of `members`: to whom it sends.
+/// The position right of `member` in a ring of `members`: with PARTNER, who keeps its copy.
 pub fn right(members: usize, member: usize) -> usize {
     (member + 1) % members
 }
 
-/// The position left of `member` in a ring of `members`: from whom it receives.
+/// The position left of `member` in a ring of `members`: with PARTNER, whose copy it keeps.
 pub fn left(members: usize, member: usize) -> usize {
     (member + members - 1) % members
 }

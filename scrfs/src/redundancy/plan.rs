@@ -148,8 +148,7 @@ fn data(
 }
 
 /// The survivors in the order in which they pass blocks on when the members in `lost` are rebuilt:
-/// the first only sends, the last sends to the targets. It begins right of the first lost member,
-/// so that the ring's links are used in their direction.
+/// the first only sends, the last sends to the targets. It begins right of the first lost member.
 pub fn rebuild_chain(members: usize, lost: &[usize]) -> impl Iterator<Item = usize> + Clone {
     let first = lost.first().copied().unwrap_or(0);
     (0..members).map(move |step| (first + step) % members).filter(|member| !lost.contains(member))
