@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use scrfs::config::hosts;
 use scrfs::control::Start;
 use scrfs::manual::{self, Page};
 use scrfs_coordinator::comm::mpi::MpiTransport;
@@ -38,8 +39,8 @@ struct Arguments {
     #[arg(long, value_name = "ID")]
     job_id: Option<String>,
     /// Where the program runs; default: where coordinators do.
-    #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
-    program_hosts: Vec<String>,
+    #[arg(long, value_name = "HOSTS", value_parser = program_hosts)]
+    program_hosts: Option<ProgramHosts>,
     /// A restart presents no dataset of an earlier epoch.
     #[arg(long, value_name = "EPOCH", default_value_t = 0)]
     not_before: u64,
@@ -51,6 +52,14 @@ struct Arguments {
     log: Option<PathBuf>,
 }
 
+/// Hosts by name, as they are listed on command lines.
+#[derive(Debug, Clone, Default)]
+struct ProgramHosts(Vec<String>);
+
+fn program_hosts(list: &str) -> Result<ProgramHosts, String> {
+    hosts::expand(list).map(ProgramHosts)
+}
+
 fn main() -> ExitCode {
     if let Some(written) = manual::when_asked(std::env::args_os(), Arguments::command, PAGE, false) {
         return written;
@@ -59,9 +68,11 @@ fn main() -> ExitCode {
     if let Some(log) = &arguments.log {
         scrfs::log::keep_bounded(log);
     }
+    scrfs::usage::raise_descriptors();
     scrfs::priority::threads::be_prompt();
     let start = if arguments.restart { Start::Restart } else { Start::Attach };
     let Arguments { mount, prefix, job_id, program_hosts, not_before, name, .. } = arguments;
+    let ProgramHosts(program_hosts) = program_hosts.unwrap_or_default();
     let options = Options { mount, start, prefix, job_id, program_hosts, not_before, name };
     match MpiTransport::new() {
         Ok(transport) => service::serve(transport, &options),

@@ -247,6 +247,19 @@ impl<T: Transport> Coordinator<T> {
         self.end = Some(if early { Ended::AskedEarly } else { Ended::Asked });
     }
 
+    /// This coordinator ends, and so do all others: the lead tells them, once it knows. A signal
+    /// that comes to each at the same time is so no word of each to all.
+    fn leave_together(&mut self) -> Result<(), RunError> {
+        if self.end.is_none() && self.lead.is_some() {
+            let others: Vec<NodeRank> = self.peers.others().collect();
+            self.say_to(&others, PeerMessage::Leave)?;
+        } else if self.end.is_none() {
+            self.say(NodeRank(0), PeerMessage::Leave)?;
+        }
+        self.leave();
+        Ok(())
+    }
+
     /// The daemon of `from` is lost, says the lead or, to the lead, that node. Programs run as soon
     /// as the mounts are ready; before that the start is made again, by who began it.
     fn reopen(&mut self, from: NodeRank) -> Result<(), RunError> {
@@ -334,6 +347,9 @@ impl<T: Transport> Coordinator<T> {
             }
             PeerMessage::Leave => {
                 tracing::info!(%from, "asked to end by a peer");
+                if self.lead.is_some() {
+                    return self.leave_together();
+                }
                 self.leave();
                 Ok(())
             }
@@ -392,11 +408,7 @@ impl<T: Transport> Coordinator<T> {
                 if let Err(error) = ready::announce(&mut std::io::stdout().lock(), &Leaving { signal }) {
                     tracing::debug!(%error, "nobody was told of the signal");
                 }
-                for peer in self.peers.others() {
-                    self.say(peer, PeerMessage::Leave)?;
-                }
-                self.leave();
-                Ok(())
+                self.leave_together()
             }
         }
     }

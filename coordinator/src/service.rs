@@ -200,6 +200,9 @@ struct Session<'a> {
     bell: Door<Bell>,
     ringer: Ringer,
     pulse: Arc<Pulse>,
+    /// The daemon was found, and has not been attached to yet: it is silent and lives. Others may
+    /// keep this node waiting.
+    is_meeting: Arc<AtomicBool>,
     /// A signal asked for the end.
     is_to_end: Arc<AtomicBool>,
 }
@@ -241,6 +244,7 @@ impl<'a> Session<'a> {
             bell: Door::new(Bell::begin(), Bell::port, "has no bell"),
             ringer: Ringer::silent(),
             pulse: Arc::default(),
+            is_meeting: Arc::default(),
             is_to_end: Arc::default(),
         }
     }
@@ -272,10 +276,11 @@ impl<'a> Session<'a> {
         let me = transport.rank();
         let limit = if self.before.is_some() { node::SUCCESSOR_LIMIT } else { node::MOUNT_LIMIT };
         let daemon = node::find(&self.options.mount, limit, || self.is_to_end.load(Ordering::Relaxed))?;
+        self.is_meeting.store(true, Ordering::Relaxed);
         let mut early = Vec::new();
         let start = if self.before.is_some() { Start::Attach } else { self.options.start };
         let asked = Asked { start, fanout: self.config.fanout, before: self.before };
-        let opening = open::introduce(transport, self.greeting(daemon.epoch), asked, &mut early)?;
+        let opening = open::introduce(transport, self.greeting(me, daemon.epoch), asked, &mut early)?;
         tracing::info!(epoch = opening.epoch.0, nodes = opening.hosts.len(), start = ?opening.start, "the epoch opens");
         if me == NodeRank(0)
             && self.before.is_none()
@@ -296,6 +301,7 @@ impl<'a> Session<'a> {
         self.daemon = Some(questions.clone());
         let up = wakes.clone();
         let pulse = Arc::clone(&self.pulse);
+        self.is_meeting.store(false, Ordering::Relaxed);
         let node = daemon.attach(role, pulse, move |from| up.send(Wake::Daemon(from)))?;
         if let Some(bell) = self.bell.closed.take() {
             let rings = wakes.lasting();
@@ -307,25 +313,35 @@ impl<'a> Session<'a> {
             // So the lead learns where to ring without asking for names.
             self.ringer.sends(NodeRank(0));
         }
-        open::attached(transport, &mut early)?;
+        // Before others are waited for: whoever watches this node has begun by now.
         if let Some(watched) = self.watched.closed.take() {
-            let pulse = Arc::clone(&self.pulse);
-            let mark = self.sources.environment.get(run::VARIABLE);
-            let run_host = mark.and_then(|mark| run::host(mark.to_str()?));
-            let silence = self.config.node_timeout;
-            let watch = watched.watch(me, &opening, run_host, silence, move || pulse.is_felt());
-            watch.map_err(|error| ServiceError::Thread("the watch", error))?;
+            self.watch(watched, me, &opening)?;
         }
+        open::attached(transport, &mut early)?;
         Ok(Attached { node, connect, questions, opening, early })
+    }
+
+    /// From now on this node watches others, and tells those that watch it that it lives: while its
+    /// daemon answers, and while the next epoch is opened.
+    fn watch(&self, watched: Watched, me: NodeRank, opening: &Opening) -> Result<(), ServiceError> {
+        let (pulse, is_meeting) = (Arc::clone(&self.pulse), Arc::clone(&self.is_meeting));
+        let lives = move || pulse.is_felt() || is_meeting.load(Ordering::Relaxed);
+        let mark = self.sources.environment.get(run::VARIABLE);
+        let run_host = mark.and_then(|mark| run::host(mark.to_str()?));
+        let watch = watched.watch(me, opening, run_host, self.config.node_timeout, lives);
+        watch.map_err(|error| ServiceError::Thread("the watch", error))
     }
 
     /// How this coordinator introduces itself to the lead; `epoch` is the highest that its daemon
     /// has seen.
-    fn greeting(&self, epoch: Epoch) -> Greeting {
+    fn greeting(&self, me: NodeRank, epoch: Epoch) -> Greeting {
         let environment = &self.sources.environment;
         let by_hand = settings::set_by_hand(|name| environment.get(name).is_some_and(|v| !v.is_empty()));
         let mut settings = self.config.settings();
-        settings.sealing.program_hosts.clone_from(&self.options.program_hosts);
+        // Only the lead's count, and they are as many as there are nodes.
+        if me == NodeRank(0) {
+            settings.sealing.program_hosts.clone_from(&self.options.program_hosts);
+        }
         settings.restart.not_before = self.options.not_before;
         settings.restart.name.clone_from(&self.options.name);
         Greeting {

@@ -55,6 +55,7 @@ const ROWS: &[Row] = &[
     ("SCR_DISTRIBUTE", |s| u8::from(s.distribute).to_string()),
     ("SCRFS_RESTART", |s| if s.restart.lazy { "lazy" } else { "eager" }.to_owned()),
     ("SCRFS_FETCH", |s| if s.restart.lazy_fetch { "lazy" } else { "eager" }.to_owned()),
+    ("SCRFS_KEEP_UNSEALED", |s| u8::from(s.restart.keep_unsealed).to_string()),
     ("SCRFS_LIST_MAX", |s| s.list_max.to_string()),
     ("SCR_CHECKPOINT_INTERVAL", |s| s.advice.interval.to_string()),
     ("SCR_CHECKPOINT_SECONDS", |s| s.advice.seconds.to_string()),

@@ -36,6 +36,15 @@ pub fn need_descriptors(program: &str) {
     std::process::exit(FAILED);
 }
 
+/// Has this process open as many files as it may: over TCP a coordinator has a socket for each node
+/// that it hears of.
+pub fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(%error, "the number of open files stays limited");
+    }
+}
+
 /// Ends `program` with what clap has to say: help and version on standard output (exit code 0), or
 /// what is wrong, and how it is used, on standard error (2). Where what was asked for cannot be
 /// written, the exit code is 1.
