@@ -250,11 +250,13 @@ impl<T: Transport> Coordinator<T> {
     /// This coordinator ends, and so do all others: the lead tells them, once it knows. A signal
     /// that comes to each at the same time is so no word of each to all.
     fn leave_together(&mut self) -> Result<(), RunError> {
-        if self.end.is_none() && self.lead.is_some() {
-            let others: Vec<NodeRank> = self.peers.others().collect();
-            self.say_to(&others, PeerMessage::Leave)?;
-        } else if self.end.is_none() {
-            self.say(NodeRank(0), PeerMessage::Leave)?;
+        match self.end {
+            Some(Ended::Asked | Ended::AskedEarly) => {}
+            _ if self.lead.is_some() => {
+                let others: Vec<NodeRank> = self.peers.others().collect();
+                self.say_to(&others, PeerMessage::Leave)?;
+            }
+            _ => self.say(NodeRank(0), PeerMessage::Leave)?,
         }
         self.leave();
         Ok(())
