@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
@@ -154,12 +154,14 @@ pub struct Pulse {
     begun: Instant,
     /// Milliseconds after that.
     heard: AtomicU64,
+    /// It was there, and nobody asks it now.
+    is_paused: AtomicBool,
 }
 
 impl Default for Pulse {
     /// It was heard just now.
     fn default() -> Self {
-        Self { begun: Instant::now(), heard: AtomicU64::new(0) }
+        Self { begun: Instant::now(), heard: AtomicU64::new(0), is_paused: AtomicBool::new(false) }
     }
 }
 
@@ -169,8 +171,23 @@ impl Pulse {
         self.heard.store(now, Ordering::Relaxed);
     }
 
-    /// The daemon has said something since its last questions.
+    /// The daemon is there, and is asked nothing until [`Pulse::resume`]: other nodes may keep this
+    /// one waiting for that long.
+    pub fn pause(&self) {
+        self.is_paused.store(true, Ordering::Relaxed);
+    }
+
+    /// It is asked again, from now on.
+    pub fn resume(&self) {
+        self.beat();
+        self.is_paused.store(false, Ordering::Relaxed);
+    }
+
+    /// The daemon has said something since its last questions, or is not asked.
     pub fn is_felt(&self) -> bool {
+        if self.is_paused.load(Ordering::Relaxed) {
+            return true;
+        }
         let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
         self.begun.elapsed().saturating_sub(heard) < UNHEARD
     }
@@ -284,6 +301,20 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    /// As while others are waited for before an epoch opens, which may take minutes.
+    #[test]
+    fn a_daemon_that_is_asked_nothing_lives_and_has_its_time_when_it_is_asked_again() {
+        let begun = Instant::now().checked_sub(2 * UNHEARD).unwrap();
+        let pulse = Pulse { begun, ..Pulse::default() };
+        assert!(!pulse.is_felt());
+        pulse.pause();
+        assert!(pulse.is_felt());
+        pulse.resume();
+        assert!(pulse.is_felt());
+        let silent = Pulse { begun: begun.checked_sub(UNHEARD).unwrap(), ..pulse };
+        assert!(!silent.is_felt(), "it was heard when it was asked again, and not since");
+    }
 
     #[test]
     fn a_daemon_of_another_version_is_not_waited_for() {

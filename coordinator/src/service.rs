@@ -200,9 +200,6 @@ struct Session<'a> {
     bell: Door<Bell>,
     ringer: Ringer,
     pulse: Arc<Pulse>,
-    /// The daemon was found, and has not been attached to yet: it is silent and lives. Others may
-    /// keep this node waiting.
-    is_meeting: Arc<AtomicBool>,
     /// A signal asked for the end.
     is_to_end: Arc<AtomicBool>,
 }
@@ -244,7 +241,6 @@ impl<'a> Session<'a> {
             bell: Door::new(Bell::begin(), Bell::port, "has no bell"),
             ringer: Ringer::silent(),
             pulse: Arc::default(),
-            is_meeting: Arc::default(),
             is_to_end: Arc::default(),
         }
     }
@@ -276,7 +272,7 @@ impl<'a> Session<'a> {
         let me = transport.rank();
         let limit = if self.before.is_some() { node::SUCCESSOR_LIMIT } else { node::MOUNT_LIMIT };
         let daemon = node::find(&self.options.mount, limit, || self.is_to_end.load(Ordering::Relaxed))?;
-        self.is_meeting.store(true, Ordering::Relaxed);
+        self.pulse.pause();
         let mut early = Vec::new();
         let start = if self.before.is_some() { Start::Attach } else { self.options.start };
         let asked = Asked { start, fanout: self.config.fanout, before: self.before };
@@ -301,7 +297,7 @@ impl<'a> Session<'a> {
         self.daemon = Some(questions.clone());
         let up = wakes.clone();
         let pulse = Arc::clone(&self.pulse);
-        self.is_meeting.store(false, Ordering::Relaxed);
+        self.pulse.resume();
         let node = daemon.attach(role, pulse, move |from| up.send(Wake::Daemon(from)))?;
         if let Some(bell) = self.bell.closed.take() {
             let rings = wakes.lasting();
@@ -324,11 +320,10 @@ impl<'a> Session<'a> {
     /// From now on this node watches others, and tells those that watch it that it lives: while its
     /// daemon answers, and while the next epoch is opened.
     fn watch(&self, watched: Watched, me: NodeRank, opening: &Opening) -> Result<(), ServiceError> {
-        let (pulse, is_meeting) = (Arc::clone(&self.pulse), Arc::clone(&self.is_meeting));
-        let lives = move || pulse.is_felt() || is_meeting.load(Ordering::Relaxed);
+        let pulse = Arc::clone(&self.pulse);
         let mark = self.sources.environment.get(run::VARIABLE);
         let run_host = mark.and_then(|mark| run::host(mark.to_str()?));
-        let watch = watched.watch(me, opening, run_host, self.config.node_timeout, lives);
+        let watch = watched.watch(me, opening, run_host, self.config.node_timeout, move || pulse.is_felt());
         watch.map_err(|error| ServiceError::Thread("the watch", error))
     }
 

@@ -138,14 +138,10 @@ pub trait GlobalRequests: Send + Sync {
 
     /// That has failed, and a file is there: it counts as changed. Unlike
     /// [`GlobalRequests::changing`] it needs no room for the file.
-    fn staying(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
-        self.changing(id, path, program_rank)
-    }
+    fn staying(&self, id: DatasetId, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
 
     /// Coordinators are there, or awaited: who waits for a seal's end waits on.
-    fn decides(&self) -> bool {
-        true
-    }
+    fn decides(&self) -> bool;
 
     /// These loose names directly in the checkpoint path may be something else now (pointer files):
     /// `done` learns when all nodes have what they are.

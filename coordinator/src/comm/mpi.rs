@@ -45,7 +45,7 @@ type Key = (NodeRank, Lane, u32);
 enum Work {
     /// MPI reads from the buffer: it is neither changed nor freed before the request is done. The
     /// sends of one message to many share it.
-    Send { bytes: Arc<Vec<u8>>, lane: Lane },
+    Send { buffer: Arc<Vec<u8>>, lane: Lane },
     /// MPI writes into the buffer of the [`Coming`] of this number, from there.
     Receive { key: Key, number: u64 },
 }
@@ -231,9 +231,9 @@ impl MpiTransport {
     fn move_on(&mut self) -> Result<(), CommError> {
         for work in self.requests.take_done()? {
             match work {
-                Work::Send { bytes, lane: Lane::Bulk } => {
-                    self.bulk_bytes = self.bulk_bytes.saturating_sub(bytes.len());
-                    self.buffers.give_last(bytes);
+                Work::Send { buffer, lane: Lane::Bulk } => {
+                    self.bulk_bytes = self.bulk_bytes.saturating_sub(buffer.len());
+                    self.buffers.give_last(buffer);
                 }
                 Work::Send { .. } => {}
                 Work::Receive { key, number } => self.arrived(key, number),
@@ -309,7 +309,7 @@ impl Transport for MpiTransport {
         succeeded("MPI_Isend", code)?;
         self.bulk_bytes += if lane == Lane::Bulk { bytes.len() } else { 0 };
         // SAFETY: MPI_Isend succeeded, so it wrote the request.
-        self.requests.push(unsafe { request.assume_init() }, Work::Send { bytes, lane });
+        self.requests.push(unsafe { request.assume_init() }, Work::Send { buffer: bytes, lane });
         Ok(())
     }
 

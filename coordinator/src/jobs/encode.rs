@@ -163,26 +163,26 @@ impl Share<'_> {
     }
 }
 
-/// Writes the sum of `parts`, each times its factor, at `sum` of the payload. Where they end before
-/// that there are zeros.
+/// Writes the sum of `parts`, each times its factor, at `sum` of the payload. Behind the end of the
+/// longest part there are zeros.
 fn write_sum(
     writer: &mut RedundancyWriter,
     sum: &Range<u64>,
     parts: &mut [(Block, u8)],
 ) -> Result<(), JobError> {
-    // In the longest one, bit by bit, so that each is at hand when it is written.
+    // The sum is made in the longest part, and each slice of it is written while it is at hand.
     parts.sort_by_key(|(part, _)| Reverse(part.payload().len()));
     let mut done = 0;
     if let Some(((longest, factor), others)) = parts.split_first_mut() {
-        for bit in longest.payload_mut().chunks_mut(AT_HAND) {
-            multiply_by(bit, *factor);
+        for slice in longest.payload_mut().chunks_mut(AT_HAND) {
+            multiply_by(slice, *factor);
             for (other, factor) in &*others {
                 let other = other.payload();
-                let end = other.len().min(done + bit.len());
-                add_multiple(bit, other.get(done..end).unwrap_or_default(), *factor);
+                let end = other.len().min(done + slice.len());
+                add_multiple(slice, other.get(done..end).unwrap_or_default(), *factor);
             }
-            writer.write(sum.start + done as u64, bit)?;
-            done += bit.len();
+            writer.write(sum.start + done as u64, slice)?;
+            done += slice.len();
         }
     }
     let rest = len(sum).saturating_sub(done);

@@ -12,7 +12,7 @@ use crate::comm::buffers::Buffers;
 /// Bytes of blocks on their way to a member that is encoded, or waiting there for what they are
 /// added to.
 const TAKEN_MAX: usize = 12 << 20;
-/// File systems keep data in pages; whole ones are mapped and written without a rest.
+/// File systems keep data in pages: blocks of whole ones are read and written without a rest.
 const PAGE: usize = 4096;
 
 /// How a set is encoded: the same for all its members.
@@ -55,21 +55,15 @@ pub fn add(mut own: Block, came: Option<Block>, factors: &[u8], buffers: &Buffer
     let begins = came.is_none();
     let mut sums = came.unwrap_or_else(|| Block::used(len * factors.len(), buffers));
     for (sum, factor) in sums.payload_mut().chunks_exact_mut(len.max(1)).zip(factors) {
-        put(sum, own.payload(), *factor, begins);
+        if begins {
+            sum.copy_from_slice(own.payload());
+            multiply_by(sum, *factor);
+        } else {
+            add_multiple(sum, own.payload(), *factor);
+        }
     }
     own.free(buffers);
     sums
-}
-
-/// Adds `own` times `factor` to a part of a sum, which has no bytes yet where it `begins` with this
-/// member.
-pub fn put(sum: &mut [u8], own: &[u8], factor: u8, begins: bool) {
-    if begins {
-        sum.copy_from_slice(own);
-        multiply_by(sum, factor);
-    } else {
-        add_multiple(sum, own, factor);
-    }
 }
 
 /// Bytes of a block; it is at most what the settings allow, so it fits.

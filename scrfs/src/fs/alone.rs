@@ -73,6 +73,14 @@ impl GlobalRequests for Alone {
         Ok(())
     }
 
+    fn staying(&self, _id: DatasetId, _path: &RelPath, _program_rank: Option<u32>) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn decides(&self) -> bool {
+        false
+    }
+
     fn lost_writes(&self, _file: BorrowedFd<'_>) {}
 
     fn note(&self, text: String) {

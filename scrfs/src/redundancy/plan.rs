@@ -3,13 +3,13 @@
 //! **Encoding**, for each block of the chunk: a member sends its part of a column to the members
 //! that hold the column's parities, and each of these adds up what comes to it. With PARTNER that
 //! is the right neighbour alone, which keeps what comes. Each data byte is read once and sent once
-//! for each of its parities, each parity byte is written once. No member waits for bytes that
-//! another has to wait for, and nobody sends what is only padding.
+//! for each of its parities, each parity byte is written once. What a member sends does not depend
+//! on what it got, and nobody sends what is only padding.
 //!
 //! All members go through the *steps* of a block in one order: at step `s` member `r` sends its
-//! part of column `r + s`. So a step has at most one block from one member to another, no member
-//! gets more than its `k` at a time, and a sender that waits for one receiver is never what that
-//! receiver waits for.
+//! part of column `r + s`. So a step has at most one block from one member to another, and no
+//! member gets more than its `k` at a time. When several members wait for one another, one of those
+//! that are at the earliest step of the earliest block can go on.
 //!
 //! **Rebuilding** lost members is a chain over the survivors, for each column: each adds its part,
 //! times what [`super::code::Recipe`] says, to a sum for each lost member, and passes the sums on;

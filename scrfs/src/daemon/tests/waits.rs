@@ -84,14 +84,20 @@ fn a_successor_that_takes_its_time_is_asked_for_the_file_again() {
     assert_eq!(outcome.recv_timeout(WAIT).unwrap(), Ok(()));
 }
 
-#[test]
-fn held_names_are_free_again_when_no_successor_comes() {
-    let bench = Bench::hasty();
-    let mut lead = bench.serving(1);
+/// A program makes directory `a`, whose name is held for the lead's first round.
+fn prepared(bench: &Bench, lead: &mut Lead) -> Receiver<Result<(), Errno>> {
     let waiting = bench.directory_op(make("a"));
     let Event::DirRequest { request, op } = lead.next() else { panic!() };
     lead.send(Command::DirPrepare { round: 1, ops: vec![(request, op)] });
     lead.next();
+    waiting
+}
+
+#[test]
+fn held_names_are_free_again_when_no_successor_comes() {
+    let bench = Bench::hasty();
+    let mut lead = bench.serving(1);
+    let waiting = prepared(&bench, &mut lead);
     assert_eq!(bench.tree.held(), 1);
     drop(lead);
     assert_eq!(waiting.recv_timeout(WAIT).unwrap(), Ok(()));
@@ -104,10 +110,7 @@ fn held_names_are_free_again_when_no_successor_comes() {
 fn what_was_applied_before_the_lead_went_is_not_voted_on_again() {
     let bench = Bench::hasty();
     let mut lead = bench.serving(1);
-    let waiting = bench.directory_op(make("a"));
-    let Event::DirRequest { request, op } = lead.next() else { panic!() };
-    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, op)] });
-    lead.next();
+    let waiting = prepared(&bench, &mut lead);
     lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
     assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
     drop(lead);

@@ -83,6 +83,12 @@ impl GlobalRequests for Node {
         self.removed.lock().push(path.clone());
         Ok(())
     }
+    fn staying(&self, id: DatasetId, path: &RelPath, rank: Option<u32>) -> Result<(), Errno> {
+        self.changing(id, path, rank)
+    }
+    fn decides(&self) -> bool {
+        true
+    }
     fn lost_writes(&self, _: std::os::fd::BorrowedFd<'_>) {
         self.notes.lock().push("lost writes".to_owned());
     }
