@@ -109,15 +109,22 @@ impl LeadSide {
     }
 }
 
-/// Microseconds since 1970 that never go back.
-#[derive(Default)]
-struct Clock(u64);
+/// Microseconds since 1970. The clock of the machine is read once: when it is set later, waits of
+/// the lead neither end at once nor last longer.
+struct Clock {
+    began_us: u64,
+    began: Instant,
+}
 
 impl Clock {
-    fn now(&mut self) -> u64 {
+    fn new() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.0 = self.0.max(u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
-        self.0
+        Self { began_us: u64::try_from(now.as_micros()).unwrap_or_default(), began: Instant::now() }
+    }
+
+    fn now(&self) -> u64 {
+        let passed = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.began_us.saturating_add(passed)
     }
 }
 
@@ -204,7 +211,7 @@ impl<T: Transport> Coordinator<T> {
             pfs,
             reporter,
             epoch,
-            clock: Clock::default(),
+            clock: Clock::new(),
             told: Instant::now(),
             is_ready: false,
             was_ready: is_next,

@@ -17,6 +17,8 @@ pub(super) struct Known {
     pub(super) flushed: bool,
     /// Its copy on the PFS was found bad: what else is good of it is read, nothing is counted on.
     pub(super) bad_there: bool,
+    /// Times that it was published in this epoch: each makes another copy on the PFS.
+    pub(super) published: u32,
     /// A newer generation has, or had, its place: no node lists it any more.
     pub(super) replaced: bool,
     /// Members that no node has; the others can give them back.
@@ -119,6 +121,7 @@ impl Datasets {
                 catalog,
                 flushed,
                 bad_there: false,
+                published: 0,
                 replaced,
                 absent: BTreeSet::new(),
                 lacking_sets: Vec::new(),
@@ -216,6 +219,7 @@ impl Datasets {
         let listed = self.listed.get_mut(&id);
         if let Some(known) = listed.or_else(|| self.failed.get_mut(&id)) {
             (known.flushed, known.bad_there) = (true, false);
+            known.published += 1;
             let age = age(&known.catalog);
             self.on_pfs(age);
         }

@@ -59,8 +59,8 @@ struct Fetch {
     moves: u32,
     /// Times that a cache was full.
     shortages: u32,
-    /// The PFS was asked.
-    copied: bool,
+    /// The PFS was asked, when the dataset had been published so many times.
+    copied: Option<u32>,
     step: Step,
     /// Why the sources gave nothing.
     missed: Vec<Missed>,
@@ -76,7 +76,7 @@ impl Fetch {
             rebuilds: 0,
             moves: 0,
             shortages: 0,
-            copied: false,
+            copied: None,
             step: Step::Queued,
             missed: Vec::new(),
         }
@@ -252,7 +252,7 @@ impl Fetches {
                     fetch.bad.insert(copy.member);
                     continue;
                 }
-                if known.in_prefix() && !fetch.copied {
+                if known.in_prefix() && fetch.copied.is_none() {
                     let reason = format!("member {} is on no node", copy.member);
                     fetch.missed.push(Missed::bad(reason));
                     continue;
@@ -283,7 +283,8 @@ impl Fetches {
             }
             fetch.missed.push(Missed::passing(format!("bad again after {REBUILDS_MAX} rebuilds")));
         }
-        if known.in_prefix() && !std::mem::replace(&mut fetch.copied, true) {
+        if known.in_prefix() && fetch.copied.is_none() {
+            fetch.copied = Some(known.published);
             let Some(&request) = fetch.requests.first() else { return };
             fetch.step = Step::Copying;
             self.copying.insert((key.0, request), key.clone());
@@ -475,10 +476,16 @@ impl Fetches {
         let reason = format!("the PFS: {}", failure.reason);
         let full = failure.full.map(|full| (node, full));
         let Some(fetch) = self.all.get_mut(&key) else { return false };
-        fetch.missed.push(Missed { bad: failure.corrupt, full, ..Missed::passing(reason) });
         let id = fetch.file.id;
-        if failure.corrupt {
-            self.fail_there(cluster, id);
+        let published = cluster.datasets.any(id).map(|known| known.published);
+        if failure.corrupt && published != fetch.copied {
+            // These bytes were of the copy before: the new one is asked.
+            fetch.copied = None;
+        } else {
+            fetch.missed.push(Missed { bad: failure.corrupt, full, ..Missed::passing(reason) });
+            if failure.corrupt {
+                self.fail_there(cluster, id);
+            }
         }
         self.next_source(cluster, &key);
         true
@@ -550,6 +557,7 @@ mod tests {
             Output::Start(id, Job::Rebuild { lost, .. }) => Some(format!("rebuild {lost:?} {}", id.0)),
             Output::Command(_, Command::Fetched { errno, .. }) => Some(format!("fetched {errno}")),
             Output::Command(_, Command::MarkFailed { .. }) => Some("failed".to_owned()),
+            Output::Command(_, Command::CopyFromPrefix { .. }) => Some("copy".to_owned()),
             Output::Command(_, Command::FetchMember { member, .. }) => {
                 Some(format!("member {member} from the prefix"))
             }
@@ -615,6 +623,23 @@ mod tests {
         assert_eq!(told(&mut cluster), ["send 1".to_owned(), stale]);
     }
 
+    /// The copy that was bad has gone: the dataset was flushed and published again.
+    #[test]
+    fn a_late_answer_of_a_bad_copy_does_not_mark_the_new_one_failed() {
+        let bad = || Err(FetchFailure { reason: "CRC".to_owned(), corrupt: true, full: None });
+        let (mut cluster, mut fetches) = fetch(&[]);
+        cluster.datasets.flushed(ID);
+        ended(&mut cluster, &mut fetches, 1, Err(JobFailure::passing("gone")));
+        assert_eq!(told(&mut cluster), ["send 1", "copy"]);
+        cluster.datasets.flushed(ID);
+        let (node, request) = (NodeRank(1), RequestId { origin: 1, serial: 1 });
+        assert!(fetches.copied(&mut cluster, node, request, bad()));
+        assert_eq!(told(&mut cluster), ["copy"]);
+        assert!(!cluster.datasets.any(ID).unwrap().bad_there);
+        assert!(fetches.copied(&mut cluster, node, request, bad()));
+        assert!(cluster.datasets.any(ID).unwrap().bad_there);
+    }
+
     /// A program overwrites the file while its node sends it.
     #[test]
     fn a_file_that_is_moved_while_it_is_sent_is_sent_again_and_is_not_bad() {
@@ -673,7 +698,7 @@ mod tests {
         cluster.now += 60_000_000;
         fetches.mend(ID, Member(1));
         fetches.begin(&mut cluster, |_| false, |_| false);
-        assert_eq!(told(&mut cluster), ["member 0 from the prefix"]);
+        assert_eq!(told(&mut cluster), ["copy", "member 0 from the prefix"]);
         fetches.begin(&mut cluster, |_| false, |_| false);
         assert!(told(&mut cluster).is_empty() && fetches.wanted.contains(&(ID, Member(1))), "the mend waits");
         let failed = FetchFailure { reason: "EIO".to_owned(), corrupt: false, full: None };

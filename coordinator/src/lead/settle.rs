@@ -17,6 +17,7 @@ use scrfs::path::RelPath;
 use super::answers::Answers;
 use super::catalog::check;
 use super::cluster::Cluster;
+use super::datasets::Datasets;
 use super::held::{Held, Holding};
 use super::policy::{Cached, Kept, guard};
 use super::seal::Seals;
@@ -369,9 +370,7 @@ impl Settle {
         let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
         for (id, held) in newest_first {
             let Some(catalog) = catalogs.remove(&id) else {
-                if cluster.datasets.named(&held.name).is_some_and(|newer| !cluster.datasets.has_failed(newer))
-                {
-                    // A newer generation has its place on all nodes, and it was still flushed.
+                if is_left_over(&cluster.datasets, &held.name) {
                     cluster.send_all(Command::Evict(id));
                 } else {
                     cluster.datasets.put_aside(id);
@@ -411,6 +410,16 @@ impl Settle {
         for (catalog, missing, flushed) in doubts.into_iter().rev() {
             seals.resume(catalog, missing, flushed);
         }
+    }
+}
+
+/// No node lists a dataset of that name, which was still being flushed. `newer` has all newer ones:
+/// will a restart never present it? A newer generation of it is on all nodes; or that one has left
+/// the caches, and another newer dataset is whole.
+fn is_left_over(newer: &Datasets, name: &[u8]) -> bool {
+    match newer.named(name) {
+        Some(successor) => !newer.has_failed(successor),
+        None => newer.newest_first().iter().any(|known| known.absent.is_empty()),
     }
 }
 

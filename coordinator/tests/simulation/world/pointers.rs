@@ -90,6 +90,8 @@ impl World {
         let begun = self.nodes.iter().flat_map(of_node);
         let mut first: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         for Begun { name, since_us, .. } in begun {
+            // Only names were removed, at a time that is not known: as the lead, take the latest.
+            let since_us = if since_us == 0 { u64::MAX } else { since_us };
             let since = first.entry(name).or_insert(since_us);
             *since = (*since).min(since_us);
         }
