@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::groups::FailureGroups;
 use crate::job::{Job, JobId, JobResult};
+use crate::jobs::block::Stream;
 use crate::tree::Ranks;
 
 /// A control message between coordinators.
@@ -36,10 +37,8 @@ pub enum PeerMessage {
     Credit {
         /// Which job.
         job: JobId,
-        /// Position of the share that sent the block.
-        from: u32,
-        /// Position of the share that consumed it.
-        to: u32,
+        /// Between which shares.
+        stream: Stream,
     },
     /// To the other nodes of a job: a share failed here, do not wait for it. From the lead: what
     /// the job is for has failed.

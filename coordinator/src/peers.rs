@@ -178,6 +178,7 @@ mod tests {
     use super::*;
     use crate::comm::sim;
     use crate::job::JobId;
+    use crate::jobs::block::Stream;
 
     const LIMIT: Duration = Duration::from_mins(1);
 
@@ -195,7 +196,10 @@ mod tests {
             for number in 0..60 {
                 let to: Vec<_> =
                     (1..SIZE).filter(|rank| (rank * 7 + number) % (1 + number % 5) == 0).collect();
-                let credit = PeerMessage::Credit { job: JobId(number.into()), from: 0, to: 0 };
+                let credit = PeerMessage::Credit {
+                    job: JobId(number.into()),
+                    stream: Stream { from: 0, to: 0, strip: 0 },
+                };
                 let credit = open::encode(LEAD, &credit).unwrap();
                 peers[0].lead(to.iter().copied().map(NodeRank).collect(), credit).unwrap();
                 for rank in to {

@@ -18,7 +18,7 @@ use crate::bell::{Ringer, Trust};
 use crate::comm::{CommError, Received, Transport};
 use crate::inbox::Inbox;
 use crate::jobs::Jobs;
-use crate::jobs::block::{Address, Outgoing, Stream};
+use crate::jobs::block::{Address, Outgoing};
 use crate::jobs::link::Connector;
 use crate::lead::{Input, Lack, Lead, Output};
 use crate::message::{Opening, PeerMessage};
@@ -202,10 +202,10 @@ impl<T: Transport> Coordinator<T> {
         let Opening { epoch, hosts, groups, start, fanout, settings, .. } = opening;
         let host = hosts.get(transport.rank().0 as usize).cloned().unwrap_or_default();
         let peers = Peers::new(transport, ringer, fanout);
-        let Settings { block_bytes, .. } = settings;
+        let Settings { jobs: rules, .. } = settings;
         let wake = wakes.clone();
         let emit = Arc::new(move |out| wake.send(Wake::Job(out)));
-        let jobs = Jobs::new(peers.me(), block_bytes, connect, emit, peers.buffers().clone());
+        let jobs = Jobs::new(peers.me(), rules, connect, emit, peers.buffers().clone());
         let lead = pfs.map(|pfs| LeadSide {
             lead: Lead::new(),
             pfs,
@@ -346,8 +346,8 @@ impl<T: Transport> Coordinator<T> {
                 Ok(())
             }
             PeerMessage::JobDone(id, result) => self.tell(Input::Job(from, id, result)),
-            PeerMessage::Credit { job, from, to } => {
-                self.jobs.credited(job, Stream { from, to });
+            PeerMessage::Credit { job, stream } => {
+                self.jobs.credited(job, stream);
                 Ok(())
             }
             PeerMessage::JobAbort { job, reason } => {
@@ -391,8 +391,8 @@ impl<T: Transport> Coordinator<T> {
                 self.peers.send_block(node, address, bytes);
                 Ok(())
             }
-            Wake::Job(Outgoing::Credit { node, job, stream: Stream { from, to } }) => {
-                self.say(node, PeerMessage::Credit { job, from, to })
+            Wake::Job(Outgoing::Credit { node, job, stream }) => {
+                self.say(node, PeerMessage::Credit { job, stream })
             }
             Wake::Job(Outgoing::Ended { job, result, peers }) => {
                 self.jobs.ended(job);

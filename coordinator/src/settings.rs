@@ -62,7 +62,8 @@ const ROWS: &[Row] = &[
     ("SCR_CHECKPOINT_OVERHEAD", |s| s.advice.overhead.to_string()),
     ("SCR_HALT_SECONDS", |s| s.advice.halt_seconds.to_string()),
     ("SCRFS_END_TIME", |s| s.advice.end_time.to_string()),
-    ("SCR_MPI_BUF_SIZE", |s| s.block_bytes.to_string()),
+    ("SCR_MPI_BUF_SIZE", |s| s.jobs.block_bytes.to_string()),
+    ("SCRFS_ENCODE_THREADS", |s| s.jobs.encode_threads.to_string()),
 ];
 
 /// Of the parameters that count for [`Settings`], those that `is_set` says were set here by hand.
@@ -111,7 +112,7 @@ pub(crate) mod tests {
             fetch: true,
             distribute: true,
             list_max: 1000,
-            block_bytes: 4096,
+            jobs: scrfs::control::JobRules { block_bytes: 4096, encode_threads: 1 },
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
             restart: scrfs::control::RestartRules::default(),

@@ -206,11 +206,11 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         ),
         PeerMessage::StartJob(JobId(4), Box::new(send)),
         PeerMessage::JobDone(JobId(3), Ok(JobOutput::Part(Box::new(part)))),
-        PeerMessage::Credit { job: JobId(3), from: 0, to: 1 },
+        PeerMessage::Credit { job: JobId(3), stream: Stream { from: 0, to: 1, strip: 2 } },
     ];
     // Between coordinators there are no frames.
     all.extend(peers.iter().map(|message| frame(message)[4..].to_vec()));
-    all.push(Address { job: JobId(3), stream: Stream { from: 0, to: 1 } }.to_message());
+    all.push(Address { job: JobId(3), stream: Stream { from: 0, to: 1, strip: 2 } }.to_message());
     all
 }
 
@@ -258,7 +258,7 @@ fn settings() -> Settings {
         fetch: true,
         distribute: true,
         list_max: 100_000,
-        block_bytes: 1 << 17,
+        jobs: scrfs::control::JobRules { block_bytes: 1 << 17, encode_threads: 1 },
         sealing: scrfs::control::SealRules::default(),
         loose: scrfs::control::LooseRules::default(),
         restart: scrfs::control::RestartRules::default(),

@@ -5,17 +5,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use scrfs::ids::NodeRank;
+use serde::{Deserialize, Serialize};
 
 use crate::comm::buffers::Buffers;
 use crate::job::JobId;
 
 /// One direction between two shares of a job, by their positions in the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Stream {
     /// The share that sends.
     pub from: u32,
     /// The share that receives.
     pub to: u32,
+    /// Of which strip of the set, where that is encoded; else 0.
+    pub strip: u32,
 }
 
 /// Bytes of a job that one share fills, combines or receives.
@@ -85,18 +88,19 @@ pub struct Address {
 }
 
 impl Address {
-    /// The message that announces a block: job (8 bytes), the stream's source and target position
-    /// (4 each).
+    /// The message that announces a block: job (8 bytes), the stream's source and target position,
+    /// and strip (4 each).
     pub fn to_message(self) -> Vec<u8> {
-        let Self { job, stream: Stream { from, to } } = self;
-        [&job.0.to_le_bytes()[..], &from.to_le_bytes(), &to.to_le_bytes()].concat()
+        let Self { job, stream: Stream { from, to, strip } } = self;
+        let stream = [from, to, strip].map(u32::to_le_bytes);
+        [&job.0.to_le_bytes()[..], stream.as_flattened()].concat()
     }
 
     fn from_message(bytes: &[u8]) -> Option<Self> {
         let (job, stream) = bytes.split_first_chunk()?;
-        let (from, to) = stream.split_first_chunk()?;
-        let stream = Stream { from: u32::from_le_bytes(*from), to: u32::from_le_bytes(to.try_into().ok()?) };
-        Some(Self { job: JobId(u64::from_le_bytes(*job)), stream })
+        let ([from, to, strip], []) = stream.as_chunks() else { return None };
+        let [from, to, strip] = [from, to, strip].map(|number| u32::from_le_bytes(*number));
+        Some(Self { job: JobId(u64::from_le_bytes(*job)), stream: Stream { from, to, strip } })
     }
 }
 
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_block_comes_behind_its_address() {
-        let address = |to| Address { job: JobId(9 << 40), stream: Stream { from: 3, to } };
+        let address = |to| Address { job: JobId(9 << 40), stream: Stream { from: 3, to, strip: to % 3 } };
         let (mut announced, one, other) = (Announced::default(), NodeRank(1), NodeRank(2));
         assert_eq!(announced.take(one, address(700).to_message()), Arrival::Announced);
         assert_eq!(announced.take(other, address(7).to_message()), Arrival::Announced);
@@ -177,7 +181,7 @@ mod tests {
         let came = announced.take(one, looks_like_one.clone());
         assert_eq!(came, Arrival::Block(address(700), block(looks_like_one)));
         assert_eq!(announced.take(other, vec![5]), Arrival::Block(address(7), block(vec![5])));
-        for length in [0, 15, 17] {
+        for length in [0, 19, 21, 24] {
             assert_eq!(announced.take(one, vec![0; length]), Arrival::Senseless);
         }
     }

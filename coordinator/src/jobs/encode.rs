@@ -1,10 +1,10 @@
 //! The *encode* job: every file of a member is read once, its CRC taken, and the set's redundancy
 //! data made on the way.
 //!
-//! A member's share is two threads that have nothing to do with one another: one gives this
-//! member's bytes to those that hold the parities of them, the other adds up what the others give
-//! and writes this member's redundancy file. [`scrfs::redundancy::plan`] has the order of the
-//! blocks.
+//! A member's share has two threads for each strip of the set. One sends this member's bytes to the
+//! members that hold their parities; the other adds up the blocks that come, and writes the
+//! redundancy file. Neither waits for the other, nor for those of another strip.
+//! [`scrfs::redundancy::plan`] has the order of the blocks.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use scrfs::ids::{DatasetId, Member};
+use scrfs::redundancy::geometry::Strip;
 use scrfs::redundancy::kernel::{add_multiple, multiply_by};
 use scrfs::redundancy::payload::Payloads;
 use scrfs::redundancy::plan::{Addend, Gift, Intake, gifts, intakes};
@@ -29,8 +30,13 @@ use crate::job::{Job, JobOutput, SetMember};
 /// What is behind the ends of all members' files.
 static ZEROS: [u8; AT_HAND] = [0; AT_HAND];
 
-/// One member's share.
-pub fn run(job: &Job, block: usize, daemon: &Daemon, peers: &Peers) -> Result<JobOutput, JobError> {
+/// One member's share, in blocks of so many bytes, and so many strips, at most.
+pub fn run(
+    job: &Job,
+    (block, strips): (usize, u32),
+    daemon: &Daemon,
+    peers: &Peers,
+) -> Result<JobOutput, JobError> {
     let Job::Encode { id, scheme, about, paths, set, members, encoding, fresh } = job else {
         return Err(JobError::Aborted("not an encode job".into()));
     };
@@ -45,9 +51,9 @@ pub fn run(job: &Job, block: usize, daemon: &Daemon, peers: &Peers) -> Result<Jo
     let Some(SetMember { member, .. }) = set.get(me as usize) else {
         return Err(record.unfit("no such position"));
     };
-    let Pace { block, window } = Pace::of(record.payloads(), block);
-    let share =
-        Share { id, member: *member, me, block, record: &record, daemon, peers: &peers.within(window) };
+    let pace = Pace::of(record.payloads(), block, strips);
+    let peers = &peers.within(pace.window);
+    let share = Share { id, member: *member, me, pace, record: &record, daemon, peers };
     let fresh = fresh.as_ref().filter(|fresh| fresh.members.contains(member));
     let begun = fresh.map_or(Ok(()), |fresh| daemon.begin_member(&fresh.catalog, *member));
     let result = begun.and_then(|()| share.encode()).and_then(|(crcs, redundancy)| {
@@ -65,11 +71,17 @@ struct Share<'a> {
     id: DatasetId,
     member: Member,
     me: u32,
-    block: usize,
+    pace: Pace,
     record: &'a SetRecord,
     daemon: &'a Daemon,
     peers: &'a Peers,
 }
+
+/// What gives the blocks of a strip, and what keeps those that come.
+type StripThreads<'scope, 'r> = (
+    ScopedJoinHandle<'scope, Result<Reader<'r>, JobError>>,
+    ScopedJoinHandle<'scope, Result<RedundancyWriter, JobError>>,
+);
 
 /// CRCs of the files; name, size and CRC of the redundancy file.
 type Encoded = (Vec<u32>, Option<(String, u64, u32)>);
@@ -86,12 +98,13 @@ impl Share<'_> {
     /// CRCs only: nothing protects this member.
     fn read_through(&self, files: &Files) -> Result<Vec<u32>, JobError> {
         let mut reader = Reader::new(files, self.daemon);
-        let mut buffer = vec![0; self.block];
+        let mut buffer = vec![0; self.pace.block];
         let mut at = 0;
         while at < files.bytes() {
             self.peers.check()?;
             fault("encode.block")?;
-            let len = usize::try_from(files.bytes() - at).unwrap_or(self.block).min(self.block);
+            let block = self.pace.block;
+            let len = usize::try_from(files.bytes() - at).unwrap_or(block).min(block);
             reader.read(at, &mut buffer[..len])?;
             at += len as u64;
         }
@@ -100,58 +113,76 @@ impl Share<'_> {
 
     /// Gives this member's blocks to who needs them, and keeps what comes from the others.
     fn exchange(&self, files: &Files) -> Result<Encoded, JobError> {
-        std::thread::scope(|scope| {
-            let keeping = begin(scope, || self.noted(self.keep()))?;
-            let given = self.noted(self.give(files));
-            // The cause first, then what it took along.
-            match (given, joined(keeping.join())) {
-                (Ok(crcs), Ok(redundancy)) => Ok((crcs, Some(redundancy))),
-                (given, kept) => Err(first_cause([given.err(), kept.err()])),
-            }
-        })
+        let mut reader = Reader::new(files, self.daemon);
+        let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
+        let ended: Vec<_> = std::thread::scope(|scope| {
+            let strips = Strip::all(self.pace.strips, self.pace.block as u64);
+            let begun = strips.map(|strip| self.begin_strip(scope, strip, reader.beside(), writer.beside()));
+            let begun = begun.collect::<Result<Vec<_>, _>>()?;
+            let end = begun.into_iter().map(|(give, keep)| (joined(give.join()), joined(keep.join())));
+            Ok::<_, JobError>(end.collect())
+        })?;
+        let mut errors = Vec::new();
+        for (given, kept) in ended {
+            errors.push(given.and_then(|given| reader.join(given)).err());
+            errors.push(kept.and_then(|kept| writer.join(kept)).err());
+        }
+        if errors.iter().any(Option::is_some) {
+            return Err(first_cause(errors));
+        }
+        Ok((reader.finish()?, Some(writer.finish()?)))
     }
 
-    /// CRC32 of each file.
-    fn give(&self, files: &Files) -> Result<Vec<u32>, JobError> {
-        let (payloads, lengths, buffers) =
-            (self.record.payloads(), self.record.lengths(), self.peers.buffers());
-        let mut reader = Reader::new(files, self.daemon);
-        for Gift { bytes, to } in gifts(payloads, &lengths, self.me as usize, self.block as u64) {
+    fn begin_strip<'scope, 'r: 'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        strip: Strip,
+        reader: Reader<'r>,
+        writer: RedundancyWriter,
+    ) -> Result<StripThreads<'scope, 'r>, JobError> {
+        let giving = begin(scope, move || self.noted(self.give(strip, reader)));
+        let keeping = begin(scope, move || self.noted(self.keep(strip, writer)));
+        Ok((self.noted(giving)?, self.noted(keeping)?))
+    }
+
+    /// What has read this member's bytes of a strip.
+    fn give<'r>(&self, strip: Strip, mut reader: Reader<'r>) -> Result<Reader<'r>, JobError> {
+        let (lengths, peers) = (self.record.lengths(), self.peers.of_strip(strip.at));
+        for Gift { bytes, to } in gifts(self.record.payloads(), &lengths, self.me as usize, strip) {
             fault("encode.block")?;
-            let mut block = Block::used(len(&bytes), buffers);
+            let mut block = Block::used(len(&bytes), peers.buffers());
             reader.read(bytes.start, block.payload_mut())?;
-            self.send(&to, block.into())?;
+            self.send(&peers, &to, block.into())?;
         }
-        reader.finish()
+        Ok(reader)
     }
 
     /// Sends a block to each of `to`.
-    fn send(&self, to: &[usize], block: Arc<Vec<u8>>) -> Result<(), JobError> {
+    fn send(&self, peers: &Peers, to: &[usize], block: Arc<Vec<u8>>) -> Result<(), JobError> {
         let Some((last, others)) = to.split_last() else { return Ok(()) };
-        others.iter().try_for_each(|to| self.peers.send(self.record.at(*to)?, Arc::clone(&block)))?;
+        others.iter().try_for_each(|to| peers.send(self.record.at(*to)?, Arc::clone(&block)))?;
         // Nothing of it stays here, so that its buffer is used again when the last one has it.
-        self.peers.send(self.record.at(*last)?, block)
+        peers.send(self.record.at(*last)?, block)
     }
 
-    /// Name, size and CRC32 of the redundancy file.
-    fn keep(&self) -> Result<(String, u64, u32), JobError> {
-        let (payloads, lengths) = (self.record.payloads(), self.record.lengths());
-        let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
-        for Intake { sums, addends } in intakes(payloads, &lengths, self.me as usize, self.block as u64) {
-            self.peers.check()?;
+    /// What has written a strip of the redundancy file.
+    fn keep(&self, strip: Strip, mut writer: RedundancyWriter) -> Result<RedundancyWriter, JobError> {
+        let (lengths, peers) = (self.record.lengths(), self.peers.of_strip(strip.at));
+        for Intake { sums, addends } in intakes(self.record.payloads(), &lengths, self.me as usize, strip) {
+            peers.check()?;
             let mut parts: Vec<Vec<(Block, u8)>> = sums.iter().map(|_| Vec::new()).collect();
             for Addend { from, sum, bytes, factor } in addends {
-                let block = self.peers.recv(self.record.at(from)?, len(&(0..bytes)))?;
+                let block = peers.recv(self.record.at(from)?, len(&(0..bytes)))?;
                 parts[sum].push((block, factor));
             }
             for (sum, mut parts) in sums.into_iter().zip(parts) {
                 write_sum(&mut writer, &sum, &mut parts)?;
                 for (part, _) in parts {
-                    part.free(self.peers.buffers());
+                    part.free(peers.buffers());
                 }
             }
         }
-        writer.finish()
+        Ok(writer)
     }
 
     /// A failing thread ends the waits of the others at once.
@@ -212,7 +243,7 @@ pub(super) fn begin<'scope, T: Send + 'scope>(
 }
 
 /// Of the errors of one share's threads, one that is not a consequence.
-pub(super) fn first_cause<const N: usize>(errors: [Option<JobError>; N]) -> JobError {
+pub(super) fn first_cause(errors: impl IntoIterator<Item = Option<JobError>>) -> JobError {
     let mut errors: Vec<_> = errors.into_iter().flatten().collect();
     let at = errors.iter().position(|e| !matches!(e, JobError::Aborted(_))).unwrap_or(0);
     if errors.is_empty() { ended() } else { errors.swap_remove(at) }

@@ -9,6 +9,8 @@ use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use scrfs::ids::{DatasetId, Member};
@@ -134,8 +136,8 @@ pub struct Reader<'a> {
     crcs: SegmentCrcs,
     /// The number that each file had when it was opened; 0 before that.
     inodes: Vec<u64>,
-    /// Bytes read, and when the daemon was told how many.
-    done: u64,
+    /// Bytes that all readers of these files have read, and when this one told the daemon.
+    done: Arc<AtomicU64>,
     told: Instant,
 }
 
@@ -144,7 +146,17 @@ impl<'a> Reader<'a> {
     pub fn new(files: &'a Files, daemon: &'a Daemon) -> Self {
         let crcs = SegmentCrcs::new(files.sizes.iter().copied());
         let (open, inodes) = (Open::default(), vec![0; files.sizes.len()]);
-        Self { files, daemon, open, crcs, inodes, done: 0, told: Instant::now() }
+        Self { files, daemon, open, crcs, inodes, done: Arc::default(), told: Instant::now() }
+    }
+
+    /// Another one, for other bytes of the same files.
+    pub fn beside(&self) -> Self {
+        Self { done: Arc::clone(&self.done), ..Self::new(self.files, self.daemon) }
+    }
+
+    /// Takes the CRCs of what that one has read.
+    pub fn join(&mut self, other: Self) -> Result<(), JobError> {
+        self.crcs.join(other.crcs).map_err(|e| self.files.crc(e))
     }
 
     /// Fills `buffer` from `offset` of the logical file, beyond whose end there are zeros. No byte
@@ -175,9 +187,9 @@ impl<'a> Reader<'a> {
 
     fn have_read(&mut self, index: usize, len: usize) {
         self.open.done(index, len);
-        self.done += len as u64;
+        let done = self.done.fetch_add(len as u64, Ordering::Relaxed) + len as u64;
         if self.told.elapsed() >= TELL {
-            self.daemon.progress(self.files.id, self.done, self.files.bytes());
+            self.daemon.progress(self.files.id, done, self.files.bytes());
             self.told = Instant::now();
         }
     }

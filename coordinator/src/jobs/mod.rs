@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-use scrfs::control::Reason;
+use scrfs::control::{JobRules, Reason};
 use scrfs::ids::NodeRank;
 
 use self::block::{Block, Outgoing, Stream};
@@ -42,7 +42,8 @@ pub use self::streams::{STALL_LIMIT, WINDOW};
 use crate::comm::buffers::Buffers;
 use crate::job::{Job, JobFailure, JobId, JobOutput, JobResult};
 
-/// Largest block: bounds a job's memory together with [`WINDOW`].
+/// Largest block. With [`WINDOW`] it bounds a job's memory; an encode has a bound of its own
+/// ([`plan::Pace`]).
 const BLOCK_BYTES_MAX: usize = 16 << 20;
 /// Ended jobs that are remembered, so that their late messages are dropped and not kept for a start
 /// that never comes.
@@ -65,6 +66,7 @@ enum Early {
 pub struct Jobs {
     me: NodeRank,
     block_bytes: usize,
+    encode_threads: u32,
     connect: Connector,
     emit: Emit,
     buffers: Buffers,
@@ -74,11 +76,12 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// None yet. `block_bytes` is the job's setting, the same on all nodes.
-    pub fn new(me: NodeRank, block_bytes: u32, connect: Connector, emit: Emit, buffers: Buffers) -> Self {
+    /// None yet. `rules` are the job's settings, the same on all nodes.
+    pub fn new(me: NodeRank, rules: JobRules, connect: Connector, emit: Emit, buffers: Buffers) -> Self {
+        let JobRules { block_bytes, encode_threads } = rules;
         let block_bytes = usize::try_from(block_bytes).unwrap_or(BLOCK_BYTES_MAX).clamp(1, BLOCK_BYTES_MAX);
         let (running, early, ended) = Default::default();
-        Self { me, block_bytes, connect, emit, buffers, running, early, ended }
+        Self { me, block_bytes, encode_threads, connect, emit, buffers, running, early, ended }
     }
 
     /// True while a share runs here.
@@ -101,8 +104,9 @@ impl Jobs {
         peers.sort_unstable();
         peers.dedup();
         let here = (0..).zip(nodes).filter(|(_, node)| *node == self.me).map(|(at, _)| at).collect();
-        let shares =
-            Shares { here, job, exchange, connect: Arc::clone(&self.connect), block_bytes: self.block_bytes };
+        let Self { block_bytes, encode_threads, .. } = *self;
+        let connect = Arc::clone(&self.connect);
+        let shares = Shares { here, job, exchange, connect, block_bytes, encode_threads };
         let emit = Arc::clone(&self.emit);
         let ended = peers.clone();
         let spawned = std::thread::Builder::new().name(format!("job-{}", id.0)).spawn(move || {
@@ -172,6 +176,7 @@ struct Shares {
     exchange: Arc<Exchange>,
     connect: Connector,
     block_bytes: usize,
+    encode_threads: u32,
 }
 
 impl Shares {
@@ -225,7 +230,9 @@ impl Shares {
         let result = peers.check().and_then(|()| {
             let daemon = Daemon::connect(&self.connect)?;
             match &self.job {
-                Job::Encode { .. } => encode::run(&self.job, self.block_bytes, &daemon, &peers),
+                Job::Encode { .. } => {
+                    encode::run(&self.job, (self.block_bytes, self.encode_threads), &daemon, &peers)
+                }
                 Job::Rebuild { catalog, set, lost } => {
                     rebuild::run(&rebuild::Task { catalog, set, lost }, self.block_bytes, &daemon, &peers)
                 }

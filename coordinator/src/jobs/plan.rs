@@ -10,8 +10,12 @@ use super::streams::WINDOW;
 use crate::comm::buffers::Buffers;
 
 /// Bytes of blocks on their way to a member that is encoded, or waiting there for what they are
-/// added to.
+/// added to; twice as many where it is encoded in several strips.
 const TAKEN_MAX: usize = 12 << 20;
+/// Strips are not made where their blocks would be smaller: each costs a message of its own.
+const STRIP_BLOCK_MIN: usize = 128 << 10;
+/// Blocks of a strip, at least: fewer are sooner encoded than threads for them are begun.
+const STRIP_BLOCKS_MIN: u64 = 4;
 /// File systems keep data in pages: blocks of whole ones are read and written without a rest.
 const PAGE: usize = 4096;
 
@@ -20,28 +24,40 @@ const PAGE: usize = 4096;
 pub struct Pace {
     /// Bytes of a block, at most.
     pub block: usize,
-    /// Blocks that may be on their way from one member to another.
+    /// Blocks of a strip that may be on their way from one member to another.
     pub window: u32,
+    /// Strips that are encoded at a time.
+    pub strips: u32,
 }
 
 impl Pace {
-    /// In blocks of `block` bytes, unless so many come at a time that these would take more memory
-    /// than one job may have.
-    pub fn of(payloads: &Payloads, block: usize) -> Self {
-        let (senders, held) = match payloads {
-            Payloads::None | Payloads::Copies { .. } => (1, 1),
+    /// In blocks of `block` bytes, or in smaller ones where what is on its way to a member would
+    /// take more than [`TAKEN_MAX`]; in up to `threads` strips.
+    pub fn of(payloads: &Payloads, block: usize, threads: u32) -> Self {
+        let (senders, held, longest) = match payloads {
+            Payloads::None => (1, 1, 0),
+            Payloads::Copies { lengths } => (1, 1, lengths.iter().copied().max().unwrap_or(0)),
             Payloads::Parities(geometry, _) => {
                 let (n, k) = (geometry.members(), geometry.parities());
-                (n - 1, k * (n - k))
+                (n - 1, k * (n - k), geometry.chunk())
             }
         };
-        // While one is added the next one comes.
-        let most = TAKEN_MAX / (2 * senders + held);
+        // While one block of each sender is added the next one comes.
+        let at_a_time = 2 * senders + held;
+        let with_room = 2 * TAKEN_MAX / at_a_time / block.clamp(1, STRIP_BLOCK_MIN);
+        let with_blocks = longest / (block.max(1) as u64).saturating_mul(STRIP_BLOCKS_MIN);
+        let strips = threads.min(saturated(with_room as u64)).min(saturated(with_blocks)).max(1);
+        let taken = if strips > 1 { 2 * TAKEN_MAX / strips as usize } else { TAKEN_MAX };
+        let most = taken / at_a_time;
         let most = if most > PAGE { most - most % PAGE } else { most };
         let block = block.min(most).max(1);
-        let window = (TAKEN_MAX / block).saturating_sub(held) / senders;
-        Self { block, window: u32::try_from(window).unwrap_or(WINDOW).clamp(2, WINDOW) }
+        let window = (taken / block).saturating_sub(held) / senders;
+        Self { block, window: saturated(window as u64).clamp(2, WINDOW), strips }
     }
+}
+
+fn saturated(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// A member's part of a column in one block, times each of `factors`, added to the sums that came,
@@ -77,20 +93,36 @@ mod tests {
 
     use super::*;
 
+    fn parities(n: usize, failures: u8, threads: u32) -> Pace {
+        let set = Payloads::of(Scheme::ReedSolomon { failures }, &vec![1 << 30; n]).unwrap();
+        Pace::of(&set, 1 << 20, threads)
+    }
+
     /// Whatever the set's size, and whatever is set for a block.
     #[test]
     fn what_comes_to_a_member_has_room() {
-        let parities = |n: usize, failures| {
-            Pace::of(&Payloads::of(Scheme::ReedSolomon { failures }, &vec![1 << 30; n]).unwrap(), 1 << 20)
-        };
-        assert_eq!(parities(2, 1), Pace { block: 1 << 20, window: 8 });
-        assert_eq!(parities(4, 1), Pace { block: 1 << 20, window: 3 });
-        assert_eq!(parities(8, 1), Pace { block: (12 << 20) / 21 / PAGE * PAGE, window: 2 });
-        assert_eq!(Pace::of(&Payloads::of(Scheme::Partner, &[1, 1]).unwrap(), 1 << 20).window, 8);
+        assert_eq!(parities(2, 1, 1), Pace { block: 1 << 20, window: 8, strips: 1 });
+        assert_eq!(parities(4, 1, 1), Pace { block: 1 << 20, window: 3, strips: 1 });
+        assert_eq!(parities(8, 1, 1), Pace { block: (12 << 20) / 21 / PAGE * PAGE, window: 2, strips: 1 });
+        let copies = Payloads::of(Scheme::Partner, &[1, 1]).unwrap();
+        assert_eq!(Pace::of(&copies, 1 << 20, 1).window, 8);
         for (n, k) in (2..200).flat_map(|n| (1..n.min(9)).map(move |k| (n, k))) {
-            let Pace { block, window } = parities(n, u8::try_from(k).unwrap());
-            let blocks = (n - 1) * window as usize + k * (n - k);
-            assert!(blocks * block <= TAKEN_MAX, "{n} members, {k} parities");
+            for threads in [1, 2, 5, 64] {
+                let Pace { block, window, strips } = parities(n, u8::try_from(k).unwrap(), threads);
+                let blocks = strips as usize * ((n - 1) * window as usize + k * (n - k));
+                let most = if strips > 1 { 2 * TAKEN_MAX } else { TAKEN_MAX };
+                assert!(blocks * block <= most, "{n} members, {k} parities, {strips} strips");
+                assert!(strips == 1 || block >= STRIP_BLOCK_MIN - PAGE, "{block} bytes, {strips} strips");
+            }
         }
+    }
+
+    #[test]
+    fn strips_are_as_many_as_are_worth_their_threads() {
+        assert_eq!([1, 2, 4, 64].map(|threads| parities(4, 1, threads).strips), [1, 2, 4, 21]);
+        assert_eq!(parities(64, 1, 8).strips, 1);
+        let copies = |bytes| Payloads::of(Scheme::Partner, &[bytes, 0, 1]).unwrap();
+        let of = |bytes| Pace::of(&copies(bytes), 1 << 20, 8).strips;
+        assert_eq!([0, (8 << 20) - 1, 8 << 20, 1 << 30].map(of), [1, 1, 2, 8]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use scrfs::ids::{DatasetId, Member};
 use scrfs::redundancy::crc::{CrcError, SegmentCrcs};
@@ -16,11 +17,11 @@ use super::link::Daemon;
 pub(super) struct RedundancyWriter {
     id: DatasetId,
     name: String,
-    file: File,
+    file: Arc<File>,
     crc: SegmentCrcs,
-    /// Of the header.
+    /// Bytes of the header.
     header: u64,
-    /// Of all of it.
+    /// Bytes of all of it.
     size: u64,
 }
 
@@ -35,12 +36,23 @@ impl RedundancyWriter {
         daemon: &Daemon,
     ) -> Result<Self, JobError> {
         let (name, header) = (record.file_name(position)?, record.header(position)?);
-        let file = daemon.create_redundancy(id, member, &name)?;
+        let file = Arc::new(daemon.create_redundancy(id, member, &name)?);
         let size = header.len() as u64 + record.payloads().bytes(position as usize);
         let mut writer = Self { id, name, file, crc: SegmentCrcs::new([size]), header: 0, size };
         writer.write(0, &header)?;
         writer.header = header.len() as u64;
         Ok(writer)
+    }
+
+    /// Another one, for other bytes of the payload.
+    pub(super) fn beside(&self) -> Self {
+        let (name, file, crc) = (self.name.clone(), Arc::clone(&self.file), SegmentCrcs::new([self.size]));
+        Self { name, file, crc, ..*self }
+    }
+
+    /// Takes the CRC of what that one has written.
+    pub(super) fn join(&mut self, other: Self) -> Result<(), JobError> {
+        self.crc.join(other.crc).map_err(|e| self.misfit(e))
     }
 
     /// Writes `bytes` at `at` of the payload. Those of a chunk come in order.

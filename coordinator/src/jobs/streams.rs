@@ -2,8 +2,8 @@
 //!
 //! A worker sends and receives by blocking calls on its [`Peers`]; the transport's thread moves
 //! blocks and credits between [`Exchange`]s and never blocks. A sender may be [`WINDOW`] blocks
-//! ahead of its receiver's consumption, so that memory is bounded whatever the data. When one share
-//! fails, every wait of every share of the job ends.
+//! ahead of its receiver's consumption, or fewer ([`Peers::within`]), so that memory is bounded
+//! whatever the data. When one share fails, every wait of every share of the job ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -132,19 +132,26 @@ impl Exchange {
 pub struct Peers {
     exchange: Arc<Exchange>,
     me: u32,
+    strip: u32,
     window: u32,
 }
 
 impl Peers {
     /// The end of the share at position `me`.
     pub fn new(exchange: Arc<Exchange>, me: u32) -> Self {
-        Self { exchange, me, window: WINDOW }
+        Self { exchange, me, strip: 0, window: WINDOW }
     }
 
     /// The same, with fewer blocks on their way to each of the others; at least one.
     #[must_use]
     pub fn within(&self, window: u32) -> Self {
         Self { window: window.clamp(1, WINDOW), ..self.clone() }
+    }
+
+    /// The same for another strip: with streams of its own.
+    #[must_use]
+    pub fn of_strip(&self, strip: u32) -> Self {
+        Self { strip, ..self.clone() }
     }
 
     /// This share's position.
@@ -154,7 +161,7 @@ impl Peers {
 
     /// Sends a block to share `to`, when there is credit.
     pub fn send(&self, to: u32, block: impl Into<Arc<Vec<u8>>>) -> Result<(), JobError> {
-        let stream = Stream { from: self.me, to };
+        let stream = Stream { from: self.me, to, strip: self.strip };
         let node = self.exchange.node(to)?;
         self.exchange.wait(to, |state| {
             let ahead = state.ahead.entry(stream).or_default();
@@ -167,7 +174,7 @@ impl Peers {
 
     /// The next block of share `from`; it must have `len` bytes.
     pub fn recv(&self, from: u32, len: usize) -> Result<Block, JobError> {
-        let stream = Stream { from, to: self.me };
+        let stream = Stream { from, to: self.me, strip: self.strip };
         let node = self.exchange.node(from)?;
         let block = self.exchange.wait(from, |state| state.arrived.get_mut(&stream)?.pop_front())?;
         if block.payload().len() != len {
@@ -208,7 +215,7 @@ mod tests {
             (0..=WINDOW).try_for_each(|_| peers.send(1, Block::zeroed(1)))?;
             peers.recv(1, 1)
         });
-        let stream = Stream { from: 0, to: 1 };
+        let stream = Stream { from: 0, to: 1, strip: 0 };
         for _ in 0..WINDOW {
             sent.recv_timeout(Duration::from_mins(1)).unwrap();
         }
@@ -224,7 +231,7 @@ mod tests {
     fn more_than_the_window_ends_the_job() {
         let exchange =
             Exchange::new(JobId(1), vec![NodeRank(0), NodeRank(1)], Arc::new(|_| ()), Buffers::default());
-        let stream = Stream { from: 1, to: 0 };
+        let stream = Stream { from: 1, to: 0, strip: 0 };
         for _ in 0..=WINDOW {
             exchange.arrived(stream, Block::zeroed(1));
         }

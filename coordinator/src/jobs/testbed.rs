@@ -15,11 +15,14 @@ use crate::jobs::Jobs;
 use crate::jobs::block::{Address, Announced, Arrival, Outgoing, Stream};
 use crate::jobs::link::DataLink;
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use scrfs::control::{DataReply, DataRequest, MemberPart, Reason, Room};
+use scrfs::control::{DataReply, DataRequest, JobRules, MemberPart, Reason, Room};
 use scrfs::dataset::{Entry, EntryKind, FileCopy, Stamp};
 use scrfs::ids::{DatasetId, Member, NodeRank};
 use scrfs::lock::Mutex;
 use scrfs::path::RelPath;
+
+/// Strips in which a member is encoded, where it has data for so many.
+pub(super) const ENCODE_THREADS: u32 = 3;
 
 /// A daemon's node-local directories: `tree` (files), `red` (redundancy files).
 #[derive(Clone)]
@@ -261,12 +264,13 @@ enum Order {
     Stop,
 }
 
-/// Control messages of this small loop: tag, job, from, to, text.
+/// Control messages of this small loop: tag, job, from, to, strip, text.
 fn control(tag: u8, job: JobId, stream: Stream, text: &str) -> Vec<u8> {
     let mut bytes = vec![tag];
     bytes.extend(job.0.to_le_bytes());
     bytes.extend(stream.from.to_le_bytes());
     bytes.extend(stream.to.to_le_bytes());
+    bytes.extend(stream.strip.to_le_bytes());
     bytes.extend(text.as_bytes());
     bytes
 }
@@ -330,7 +334,8 @@ fn node_loop(
     let (out, outgoing) = unbounded();
     let connect = Arc::new(move || Ok(Box::new(daemon.clone()) as Box<dyn DataLink>));
     let buffers = transport.buffers().clone();
-    let mut jobs = Jobs::new(me, block, connect, Arc::new(move |o| drop(out.send(o))), buffers);
+    let rules = JobRules { block_bytes: block, encode_threads: ENCODE_THREADS };
+    let mut jobs = Jobs::new(me, rules, connect, Arc::new(move |o| drop(out.send(o))), buffers);
     let (mut lost, mut announced) = (false, Announced::default());
     let start = Instant::now();
     loop {
@@ -364,14 +369,14 @@ fn node_loop(
             let bytes = &message.bytes;
             let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
             let job = JobId(u64::from_le_bytes(bytes[1..9].try_into().unwrap()));
-            let stream = Stream { from: number(9), to: number(13) };
+            let stream = Stream { from: number(9), to: number(13), strip: number(17) };
             match bytes[0] {
                 0 => jobs.credited(job, stream),
-                _ => jobs.abort(job, String::from_utf8_lossy(&bytes[17..]).into_owned().into()),
+                _ => jobs.abort(job, String::from_utf8_lossy(&bytes[21..]).into_owned().into()),
             }
         }
         while let Ok(out) = outgoing.recv_timeout(Duration::from_micros(50)) {
-            let nowhere = Stream { from: 0, to: 0 };
+            let nowhere = Stream { from: 0, to: 0, strip: 0 };
             let sent = match out {
                 Outgoing::Block { node, address, bytes } => transport
                     .send(node, Lane::Bulk, address.to_message())

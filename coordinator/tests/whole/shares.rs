@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crossbeam_channel::unbounded;
 use scrfs::control::server::Service;
-use scrfs::control::{DataReply, DataRequest, Reason};
+use scrfs::control::{DataReply, DataRequest, JobRules, Reason};
 use scrfs::daemon::Node;
 use scrfs::ids::{Epoch, NodeRank};
 use scrfs_coordinator::comm::buffers::Buffers;
@@ -37,7 +37,7 @@ pub(crate) fn run(
     id: JobId,
     job: &Job,
     (nodes, epoch): (&[Arc<Node>], Epoch),
-    block_bytes: u32,
+    rules: JobRules,
 ) -> BTreeMap<NodeRank, JobResult> {
     let ranks: BTreeSet<NodeRank> = job.nodes().into_iter().collect();
     let (tell, told) = unbounded();
@@ -48,7 +48,7 @@ pub(crate) fn run(
             Arc::new(move || Ok(Box::new(Direct { node: Arc::clone(&node), epoch }) as Box<dyn DataLink>));
         let (tell, from) = (tell.clone(), *rank);
         let emit = Arc::new(move |out: Outgoing| drop(tell.send((from, out))));
-        let mut jobs = Jobs::new(*rank, block_bytes, connect, emit, Buffers::default());
+        let mut jobs = Jobs::new(*rank, rules, connect, emit, Buffers::default());
         jobs.start(id, job.clone());
         all.insert(*rank, jobs);
     }

@@ -132,7 +132,7 @@ fn settings(rng: &mut Rng, prefix: &Path) -> Settings {
         fetch: rng.chance(70),
         distribute: true,
         list_max: 100,
-        block_bytes: 1024,
+        jobs: scrfs::control::JobRules { block_bytes: 64, encode_threads: 2 },
         sealing: SealRules { background: rng.chance(20), ..SealRules::default() },
         loose: LooseRules::default(),
         restart: RestartRules::default(),
@@ -412,7 +412,7 @@ impl World {
                 self.counts.elsewhere += u64::from(matches!(job, Job::Send { .. }));
                 let nodes: Vec<_> =
                     self.machines.iter().map(|machine| Arc::clone(&machine.worker.node)).collect();
-                let results = shares::run(id, &job, (&nodes, self.epoch), self.settings.block_bytes);
+                let results = shares::run(id, &job, (&nodes, self.epoch), self.settings.jobs);
                 self.results.extend(results.into_iter().map(|(rank, result)| (rank, id, result)));
             }
             4 => {

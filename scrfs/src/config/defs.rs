@@ -290,6 +290,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "bytes of one block between coordinators (SCR's default is 128k: fewer hand-overs while programs spin)",
     ),
     row(
+        "SCRFS_ENCODE_THREADS",
+        Kind::Count(1, 64),
+        "1",
+        "strips in which a node encodes its part of a large dataset at a time, each with two threads: more where a node has many cores and one reads memory too slowly; a strip has at least four blocks",
+    ),
+    row(
         "SCRFS_CHECKPOINT_PATH",
         Kind::Path,
         "",
@@ -380,7 +386,6 @@ pub const NOT_YET: &[&str] = &[
     "SCR_FLUSH_ASYNC_PERCENT",
     "SCR_PREFIX_SIZE",
     "SCR_FILE_BUF_SIZE",
-    "SCRFS_ENCODE_THREADS",
     "CACHE",
 ];
 

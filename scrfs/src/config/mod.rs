@@ -38,7 +38,7 @@ pub use relaunch::Relaunch;
 pub use restarting::Restarting;
 
 use crate::checkpoint_path;
-use crate::control::{AdviceRules, LooseRules, MarkerScope, SealRules, Settings};
+use crate::control::{AdviceRules, JobRules, LooseRules, MarkerScope, SealRules, Settings};
 use crate::dataset::{Protection, Protections, Scheme};
 use crate::pattern::NamePattern;
 use crate::status::people::shortened;
@@ -210,8 +210,8 @@ pub struct Config {
     pub relaunch: Relaunch,
     /// `SCR_EXCLUDE_NODES`.
     pub exclude_nodes: Vec<String>,
-    /// `SCR_MPI_BUF_SIZE`.
-    pub block_bytes: u32,
+    /// `SCR_MPI_BUF_SIZE`, `SCRFS_ENCODE_THREADS`.
+    pub jobs: JobRules,
     /// `SCRFS_CHECKPOINT_PATH` as it was written, absolute or below the mount's root; `None`: the
     /// mount's root.
     pub checkpoint_path: Option<PathBuf>,
@@ -305,7 +305,7 @@ impl Config {
             fetch: self.restarting.fetch,
             distribute: self.restarting.distribute,
             list_max: self.list_max,
-            block_bytes: self.block_bytes,
+            jobs: self.jobs,
             restart: self.restarting.rules(),
             sealing: self.sealing.clone(),
             loose: self.loose.clone(),
@@ -616,7 +616,10 @@ impl Layers {
             flush_every: self.small("SCR_FLUSH")?.unwrap_or_default(),
             relaunch: self.relaunch()?,
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
-            block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),
+            jobs: JobRules {
+                block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),
+                encode_threads: self.small("SCRFS_ENCODE_THREADS")?.unwrap_or_default(),
+            },
             checkpoint_path: self.read("SCRFS_CHECKPOINT_PATH", |text, _| checkpoint_path::named(text))?,
             sealing: self.sealing()?,
             loose: self.loose()?,

@@ -47,7 +47,7 @@ fn defaults_are_those_of_the_design() {
     assert!(c.enable && c.restarting.distribute && c.restarting.fetch && !c.restarting.lazy);
     assert_eq!((c.flush_every, c.relaunch.runs, c.relaunch.min_nodes), (10, None, None));
     assert_eq!((c.seal_timeout, c.coordinator_wait), (Duration::from_secs(30), Duration::from_secs(10)));
-    assert_eq!((c.block_bytes, c.list_max, c.fanout), (1 << 20, 100_000, 16));
+    assert_eq!((c.jobs.block_bytes, c.jobs.encode_threads, c.list_max, c.fanout), (1 << 20, 1, 100_000, 16));
     assert!(c.warnings.is_empty());
 }
 

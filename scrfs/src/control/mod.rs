@@ -38,7 +38,7 @@ pub use held::{
 };
 pub use reason::Reason;
 pub(crate) use reason::are_reasons;
-pub use settings::{AdviceRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings};
+pub use settings::{AdviceRules, JobRules, LooseRules, MarkerScope, RestartRules, SealRules, Settings};
 
 /// Settings for this crate's tests. No wait of theirs ends while a test runs: a test of its end
 /// makes it short.
@@ -62,7 +62,7 @@ pub(crate) fn test_settings() -> Settings {
         fetch: true,
         distribute: true,
         list_max: 100_000,
-        block_bytes: 1 << 17,
+        jobs: JobRules { block_bytes: 1 << 17, encode_threads: 1 },
         sealing: SealRules::default(),
         loose: LooseRules::default(),
         restart: RestartRules::default(),

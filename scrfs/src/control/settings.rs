@@ -38,8 +38,8 @@ pub struct Settings {
     pub distribute: bool,
     /// `SCRFS_LIST_MAX`: files of one dataset, and directories.
     pub list_max: u64,
-    /// `SCR_MPI_BUF_SIZE`: bytes of one block.
-    pub block_bytes: u32,
+    /// How data is encoded and sent.
+    pub jobs: JobRules,
     /// How datasets are marked and sealed.
     pub sealing: SealRules,
     /// What loose files in the checkpoint path mean.
@@ -52,6 +52,16 @@ pub struct Settings {
     /// same.
     #[serde(default = "enabled")]
     pub enable: bool,
+}
+
+/// How coordinators encode data and send it to one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRules {
+    /// `SCR_MPI_BUF_SIZE`: bytes of one block, at most.
+    pub block_bytes: u32,
+    /// `SCRFS_ENCODE_THREADS`: strips in which a member is encoded at a time, at most. Each has a
+    /// thread that reads, and one that makes and writes redundancy data.
+    pub encode_threads: u32,
 }
 
 fn enabled() -> bool {

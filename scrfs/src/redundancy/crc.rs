@@ -71,6 +71,16 @@ impl SegmentCrcs {
         }
     }
 
+    /// Takes what another one has collected of the same files.
+    pub fn join(&mut self, other: Self) -> Result<(), CrcError> {
+        for ((index, end), run) in other.runs {
+            if self.runs.insert((index, end), run).is_some() {
+                return Err(CrcError::NotCovered { index, offset: end - 1 });
+            }
+        }
+        Ok(())
+    }
+
     /// One CRC32 per file. Every byte of every file must have come exactly once.
     pub fn finish(self) -> Result<Vec<u32>, CrcError> {
         let mut runs: Vec<_> = self.runs.into_iter().map(|((index, end), run)| (index, run, end)).collect();

@@ -129,8 +129,42 @@ fn pieces(members: usize, parities: usize) -> Result<u64, GeometryError> {
 
 /// The blocks of a chunk: ranges of at most `block` bytes.
 pub fn blocks(chunk: u64, block: u64) -> impl Iterator<Item = Range<u64>> {
-    let block = block.max(1);
-    (0..chunk.div_ceil(block)).map(move |i| i * block..((i + 1).saturating_mul(block)).min(chunk))
+    Strip::only(block).blocks(chunk)
+}
+
+/// One of the strips into which chunks, or copies, are cut. The strips of a set are encoded side by
+/// side: each member has threads for each, which wait for no other strip's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strip {
+    /// Which one, from 0 on.
+    pub at: u32,
+    /// How many there are.
+    pub of: u32,
+    /// Bytes of a block, at most; at least 1.
+    pub block: u64,
+}
+
+impl Strip {
+    /// The only one.
+    pub fn only(block: u64) -> Self {
+        Self { at: 0, of: 1, block }
+    }
+
+    /// All of them.
+    pub fn all(of: u32, block: u64) -> impl Iterator<Item = Self> {
+        (0..of).map(move |at| Self { at, of, block })
+    }
+
+    /// Its blocks of a chunk of `length` bytes: all strips together have each byte once, and as
+    /// many blocks as one another, or one more.
+    pub fn blocks(self, length: u64) -> impl Iterator<Item = Range<u64>> {
+        let block = self.block.max(1);
+        let (count, of) = (length.div_ceil(block), u64::from(self.of.max(1)));
+        // Without the product of both, which may not fit.
+        let bound = |at: u64| count / of * at + count % of * at / of;
+        let at = u64::from(self.at).min(of - 1);
+        (bound(at)..bound(at + 1)).map(move |i| i * block..((i + 1).saturating_mul(block)).min(length))
+    }
 }
 
 /// A member's files end to end.

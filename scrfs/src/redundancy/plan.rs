@@ -9,7 +9,8 @@
 //! All members go through the *steps* of a block in one order: at step `s` member `r` sends its
 //! part of column `r + s`. So a step has at most one block from one member to another, and no
 //! member gets more than its `k` at a time. When several members wait for one another, one of those
-//! that are at the earliest step of the earliest block can go on.
+//! that are at the earliest step of the earliest block can go on. A set may be encoded in several
+//! *strips* ([`Strip`]) at a time; what is said here holds for each of them.
 //!
 //! **Rebuilding** lost members is a chain over the survivors, for each column: each adds its part,
 //! times what [`super::code::Recipe`] says, to a sum for each lost member, and passes the sums on;
@@ -23,7 +24,7 @@
 use std::ops::Range;
 
 use super::code::Code;
-use super::geometry::{Geometry, Part, blocks};
+use super::geometry::{Geometry, Part, Strip, blocks};
 use super::payload::Payloads;
 use super::{left, right};
 
@@ -58,24 +59,24 @@ pub struct Addend {
     pub factor: u8,
 }
 
-/// What the member at position `me` sends when its set is encoded in blocks of `block` bytes, in
-/// order; `lengths` are those of the members' logical files.
+/// What the member at position `me` sends of a strip when its set is encoded, in order; `lengths`
+/// are those of the members' logical files.
 pub fn gifts<'a>(
     payloads: &'a Payloads,
     lengths: &'a [u64],
     me: usize,
-    block: u64,
+    strip: Strip,
 ) -> Box<dyn Iterator<Item = Gift> + 'a> {
     let length = |member: usize| lengths.get(member).copied().unwrap_or(0);
     match payloads {
         Payloads::None => Box::new(std::iter::empty()),
         Payloads::Copies { .. } => {
             let to = vec![right(lengths.len(), me)];
-            Box::new(blocks(length(me), block).map(move |bytes| Gift { bytes, to: to.clone() }))
+            Box::new(strip.blocks(length(me)).map(move |bytes| Gift { bytes, to: to.clone() }))
         }
         Payloads::Parities(geometry, _) => {
             let (n, k) = (geometry.members(), geometry.parities());
-            Box::new(blocks(geometry.chunk(), block).flat_map(move |range| {
+            Box::new(strip.blocks(geometry.chunk()).flat_map(move |range| {
                 (k..n).filter_map(move |step| {
                     let column = (me + step) % n;
                     let bytes = data(*geometry, me, column, &range, length(me))?;
@@ -92,7 +93,7 @@ pub fn intakes<'a>(
     payloads: &'a Payloads,
     lengths: &'a [u64],
     me: usize,
-    block: u64,
+    strip: Strip,
 ) -> Box<dyn Iterator<Item = Intake> + 'a> {
     match payloads {
         Payloads::None => Box::new(std::iter::empty()),
@@ -102,11 +103,11 @@ pub fn intakes<'a>(
                 let addend = Addend { from, sum: 0, bytes: range.end - range.start, factor: 1 };
                 Intake { sums: vec![range], addends: vec![addend] }
             };
-            Box::new(blocks(payloads.bytes(me), block).map(copy))
+            Box::new(strip.blocks(payloads.bytes(me)).map(copy))
         }
         Payloads::Parities(geometry, code) => {
             let sum = |parity, range: &Range<u64>| geometry.range(Part::Parity { index: parity }, range);
-            Box::new(blocks(geometry.chunk(), block).map(move |range| Intake {
+            Box::new(strip.blocks(geometry.chunk()).map(move |range| Intake {
                 sums: (0..geometry.parities()).map(|parity| sum(parity, &range)).collect(),
                 addends: addends(*geometry, code, lengths, me, &range).collect(),
             }))

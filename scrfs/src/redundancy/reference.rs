@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::code::Code;
-use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment, blocks};
+use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment, Strip, blocks};
 use super::kernel::add_multiple;
 use super::payload::Payloads;
 use super::plan::{Addend, Gift, Intake, gifts, intakes, rebuild_chain};
@@ -31,38 +31,46 @@ pub struct Rebuilt {
     pub parity: Vec<u8>,
 }
 
-/// The payload of each member's redundancy file, made in blocks of `block` bytes.
+/// The payload of each member's redundancy file, made in so many strips, in blocks of `block` bytes.
 ///
 /// # Panics
 /// If what a member gets is not what the others send it: the schedule is wrong.
-pub fn encode(code: &Code, members: &[Files<'_>], block: u64) -> Result<Vec<Vec<u8>>, GeometryError> {
+pub fn encode(
+    code: &Code,
+    members: &[Files<'_>],
+    strips: u32,
+    block: u64,
+) -> Result<Vec<Vec<u8>>, GeometryError> {
     let logical: Vec<LogicalFile> = members.iter().map(|files| logical(files)).collect::<Result<_, _>>()?;
     let lengths: Vec<u64> = logical.iter().map(LogicalFile::len).collect();
     let geometry = Geometry::new(&lengths, code.parities())?;
     let set = Payloads::Parities(geometry, code.clone());
-    // By sender and receiver.
-    let mut on_the_way: BTreeMap<(usize, usize), VecDeque<Vec<u8>>> = BTreeMap::new();
-    for from in 0..members.len() {
-        for Gift { bytes, to } in gifts(&set, &lengths, from, block) {
-            let mut data = zeros(&bytes);
-            add_data(&mut data, 1, bytes, &logical[from], &members[from]);
-            for to in to {
-                on_the_way.entry((from, to)).or_default().push_back(data.clone());
-            }
-        }
-    }
     let mut payloads = vec![vec![0; index(geometry.payload())]; members.len()];
-    for (to, payload) in payloads.iter_mut().enumerate() {
-        for Intake { sums, addends } in intakes(&set, &lengths, to, block) {
-            for Addend { from, sum, bytes, factor } in addends {
-                let data = on_the_way.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap_or_default();
-                assert_eq!(data.len() as u64, bytes, "what is due is what was sent");
-                let at = index(sums[sum].start);
-                add_multiple(&mut payload[at..at + data.len()], &data, factor);
+    for strip in Strip::all(strips, block) {
+        // By sender and receiver.
+        let mut on_the_way: BTreeMap<(usize, usize), VecDeque<Vec<u8>>> = BTreeMap::new();
+        for from in 0..members.len() {
+            for Gift { bytes, to } in gifts(&set, &lengths, from, strip) {
+                let mut data = zeros(&bytes);
+                add_data(&mut data, 1, bytes, &logical[from], &members[from]);
+                for to in to {
+                    on_the_way.entry((from, to)).or_default().push_back(data.clone());
+                }
             }
         }
+        for (to, payload) in payloads.iter_mut().enumerate() {
+            for Intake { sums, addends } in intakes(&set, &lengths, to, strip) {
+                for Addend { from, sum, bytes, factor } in addends {
+                    let data = on_the_way.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+                    let data = data.unwrap_or_default();
+                    assert_eq!(data.len() as u64, bytes, "what is due is what was sent");
+                    let at = index(sums[sum].start);
+                    add_multiple(&mut payload[at..at + data.len()], &data, factor);
+                }
+            }
+        }
+        assert!(on_the_way.values().all(VecDeque::is_empty), "all that was sent was due");
     }
-    assert!(on_the_way.values().all(VecDeque::is_empty), "all that was sent was due");
     Ok(payloads)
 }
 

@@ -1,12 +1,13 @@
 //! Sets, geometry, schedules and CRCs against plain definitions.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use proptest::prelude::*;
 
 use super::code::{Code, TooMany};
 use super::crc::{CrcError, SegmentCrcs};
-use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment};
+use super::geometry::{Geometry, GeometryError, LogicalFile, Part, Segment, Strip, blocks};
 use super::payload::Payloads;
 use super::plan::{Gift, Intake, gifts, intakes};
 use super::reference::{Rebuilt, Survivor, encode, rebuild};
@@ -118,10 +119,10 @@ fn a_set_of_four() {
     // Chunks of 5 bytes; the pieces of member 1 are bytes 0 to 4 and 5 to 6, the rest is padding.
     let lengths = [10, 7, 0, 10];
     let set = Payloads::of(Scheme::ReedSolomon { failures: 2 }, &lengths).unwrap();
-    let sent: Vec<_> = gifts(&set, &lengths, 1, 4).collect();
+    let sent: Vec<_> = gifts(&set, &lengths, 1, Strip::only(4)).collect();
     let gift = |bytes, to| Gift { bytes, to };
     assert_eq!(sent, [gift(5..7, vec![3, 2]), gift(0..4, vec![0, 3]), gift(4..5, vec![0, 3])]);
-    let got: Vec<_> = intakes(&set, &lengths, 3, 4).collect();
+    let got: Vec<_> = intakes(&set, &lengths, 3, Strip::only(4)).collect();
     let from = |intake: &Intake| intake.addends.iter().map(|a| (a.from, a.sum, a.bytes)).collect::<Vec<_>>();
     assert_eq!(
         got.iter().map(|intake| intake.sums.clone()).collect::<Vec<_>>(),
@@ -131,7 +132,7 @@ fn a_set_of_four() {
         (from(&got[0]), from(&got[1])),
         (vec![(1, 0, 2), (0, 0, 4), (1, 1, 4)], vec![(0, 0, 1), (1, 1, 1)])
     );
-    assert_eq!(gifts(&set, &lengths, 2, 4).count(), 0, "padding is not sent");
+    assert_eq!(gifts(&set, &lengths, 2, Strip::only(4)).count(), 0, "padding is not sent");
     assert_eq!(plan::rebuild_chain(4, &[2]).collect::<Vec<_>>(), [3, 0, 1]);
     assert_eq!(plan::rebuild_chain(5, &[1, 3]).collect::<Vec<_>>(), [2, 4, 0]);
 }
@@ -223,9 +224,14 @@ fn borrowed(members: &[Vec<Vec<u8>>]) -> Vec<Vec<&[u8]>> {
 
 proptest! {
     #[test]
-    fn the_schedule_makes_what_the_definition_says(scheme in any_scheme(), members in any_set(), block in 1..40_u64) {
+    fn the_schedule_makes_what_the_definition_says(
+        scheme in any_scheme(),
+        members in any_set(),
+        strips in 1..5_u32,
+        block in 1..40_u64,
+    ) {
         let code = Code::of(scheme, members.len()).unwrap().unwrap();
-        let made = encode(&code, &borrowed(&members), block).unwrap();
+        let made = encode(&code, &borrowed(&members), strips, block).unwrap();
         prop_assert_eq!(made, parity_by_definition(scheme, &members));
     }
 
@@ -239,8 +245,9 @@ proptest! {
     ) {
         let set = Payloads::of(scheme, &lengths).unwrap();
         let each = 0..lengths.len();
-        let sends = |me| gifts(&set, &lengths, me, block).flat_map(|gift| gift.to).collect::<VecDeque<_>>();
-        let gets = |me| intakes(&set, &lengths, me, block).flat_map(|intake| intake.addends).map(|a| a.from);
+        let strip = Strip::only(block);
+        let sends = |me| gifts(&set, &lengths, me, strip).flat_map(|gift| gift.to).collect::<VecDeque<_>>();
+        let gets = |me| intakes(&set, &lengths, me, strip).flat_map(|intake| intake.addends).map(|a| a.from);
         let mut sends: Vec<_> = each.clone().map(sends).collect();
         let mut gets: Vec<VecDeque<usize>> = each.clone().map(|me| gets(me).collect()).collect();
         let mut flying = BTreeSet::new();
@@ -289,6 +296,16 @@ proptest! {
     }
 
     #[test]
+    fn strips_have_each_byte_once(length in 0..10_000_u64, of in 1..9_u32, block in 1..40_u64) {
+        let strips: Vec<Vec<Range<u64>>> =
+            Strip::all(of, block).map(|strip| strip.blocks(length).collect()).collect();
+        let counts = strips.iter().map(Vec::len);
+        prop_assert!(counts.clone().max().unwrap() - counts.min().unwrap() <= 1);
+        let joined: Vec<Range<u64>> = strips.concat();
+        prop_assert_eq!(joined, blocks(length, block).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn multiples_are_multiples(target in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..300_usize, factor in any::<u8>()) {
         let source: Vec<u8> = target.iter().rev().copied().take(cut).collect();
         let mut fast = target.clone();
@@ -315,6 +332,7 @@ proptest! {
         files in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..5),
         failures in 1..3_u8,
         members in 3..6_usize,
+        strips in 1..4_u32,
         block in 1..50_u64,
     ) {
         let sizes: Vec<u64> = files.iter().map(|file| file.len() as u64).collect();
@@ -322,14 +340,19 @@ proptest! {
         let mut lengths = vec![0; members];
         lengths[1] = logical.len();
         let set = Payloads::of(Scheme::ReedSolomon { failures }, &lengths).unwrap();
-        let mut crcs = SegmentCrcs::new(sizes);
-        for gift in gifts(&set, &lengths, 1, block) {
-            for segment in logical.segments(gift.bytes) {
-                if let Segment::File { index, offset, len } = segment {
-                    let (from, to) = (usize::try_from(offset).unwrap(), usize::try_from(offset + len).unwrap());
-                    crcs.add(index, offset, &files[index][from..to]).unwrap();
+        let mut crcs = SegmentCrcs::new(sizes.iter().copied());
+        for strip in Strip::all(strips, block) {
+            let mut of_strip = SegmentCrcs::new(sizes.iter().copied());
+            for gift in gifts(&set, &lengths, 1, strip) {
+                for segment in logical.segments(gift.bytes) {
+                    if let Segment::File { index, offset, len } = segment {
+                        let (from, to) =
+                            (usize::try_from(offset).unwrap(), usize::try_from(offset + len).unwrap());
+                        of_strip.add(index, offset, &files[index][from..to]).unwrap();
+                    }
                 }
             }
+            crcs.join(of_strip).unwrap();
         }
         let plain: Vec<u32> = files.iter().map(|file| crc32fast::hash(file)).collect();
         prop_assert_eq!(crcs.finish(), Ok(plain));

@@ -60,7 +60,7 @@ impl Lead {
             fetch: true,
             distribute: true,
             list_max: 1000,
-            block_bytes: 65536,
+            jobs: scrfs::control::JobRules { block_bytes: 65536, encode_threads: 1 },
             sealing: scrfs::control::SealRules::default(),
             loose: scrfs::control::LooseRules::default(),
             restart: scrfs::control::RestartRules::default(),

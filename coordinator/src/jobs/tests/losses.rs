@@ -74,7 +74,7 @@ fn expected_payloads(scheme: Scheme, data: &[Vec<&[u8]>]) -> Vec<Vec<u8>> {
         return (0..data.len()).map(|at| data[left(data.len(), at)].concat()).collect();
     }
     let code = Code::of(scheme, data.len()).unwrap().unwrap();
-    reference::encode(&code, data, 1 << 20).unwrap()
+    reference::encode(&code, data, 1, 1 << 20).unwrap()
 }
 
 /// Encodes a set, and loses its members in every possible way: what the scheme survives comes back,

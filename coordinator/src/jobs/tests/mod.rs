@@ -11,11 +11,11 @@ use std::time::Duration;
 use super::block::Outgoing;
 use super::link::{Connector, DataLink};
 use super::streams::Emit;
-use super::testbed::Nodes;
+use super::testbed::{self, Nodes};
 use super::{Jobs, LOST_LINK_HOLD};
 use crate::comm::buffers::Buffers;
 use crate::job::{About, Job, JobId, JobOutput, SetMember};
-use scrfs::control::{NoRoom, Room, SealedFile};
+use scrfs::control::{JobRules, NoRoom, Room, SealedFile};
 use scrfs::dataset::{Catalog, EntryKind, Layout, MemberPlace, Protection, Scheme};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::path::RelPath;
@@ -274,8 +274,9 @@ fn memory_is_bounded_by_the_window_not_by_the_data() {
     for scheme in [Scheme::Partner, Scheme::Xor, Scheme::ReedSolomon { failures: 2 }] {
         let case = Case::new(files(3, 1_000_000), 1024, 0);
         case.encode(scheme);
-        // To each of two others, with their addresses.
-        let (bound, peak) = (2 * super::WINDOW as usize * (1024 + 16), case.nodes.control.peak_bytes());
+        // Of each strip to each of two others, with their addresses.
+        let blocks = (testbed::ENCODE_THREADS * 2 * super::WINDOW) as usize;
+        let (bound, peak) = (blocks * (1024 + 20), case.nodes.control.peak_bytes());
         assert!(peak <= bound, "{scheme}: {peak} bytes in flight");
     }
 }
@@ -393,7 +394,8 @@ fn is_held_back(connect: Connector, job: Job) {
             drop(out.send(outgoing));
         }
     });
-    let mut jobs = Jobs::new(node(0), 4096, connect, emit, Buffers::default());
+    let rules = JobRules { block_bytes: 4096, encode_threads: 1 };
+    let mut jobs = Jobs::new(node(0), rules, connect, emit, Buffers::default());
     jobs.start(JobId(1), job);
     assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "the lead heard of it");
     jobs.abort_all("the coordinator ends");

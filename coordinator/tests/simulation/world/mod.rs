@@ -185,7 +185,7 @@ fn settings(rng: &mut Rng) -> Settings {
         fetch: rng.chance(90),
         distribute: rng.chance(92),
         list_max: 100,
-        block_bytes: 4096,
+        jobs: scrfs::control::JobRules { block_bytes: 4096, encode_threads: 1 },
         sealing: SealRules { scope, background: rng.chance(30), ..SealRules::default() },
         loose: scrfs::control::LooseRules::default(),
         restart: scrfs::control::RestartRules::default(),

@@ -111,7 +111,7 @@ fn encode(catalog: &Catalog, files: &[Vec<(RelPath, Vec<u8>)>]) -> Vec<(String, 
         let made_of_set = match &payloads {
             Payloads::None => panic!("{scheme} makes nothing"),
             Payloads::Copies { .. } => (0..set.len()).map(|at| of[left(set.len(), at)].concat()).collect(),
-            Payloads::Parities(_, code) => reference::encode(code, &of, 1 << 16).unwrap(),
+            Payloads::Parities(_, code) => reference::encode(code, &of, 1, 1 << 16).unwrap(),
         };
         let described = |at: usize| {
             let meta = |(entry, copy): (&crate::dataset::Entry, &FileCopy)| Meta {
