@@ -169,7 +169,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "XOR",
         "how datasets are protected: XOR (of each set one node may be lost), RS (SCR_SET_FAILURES of them), PARTNER (a copy at the next node of the set), or SINGLE (also LOCAL): not at all",
     ),
-    row("SCR_SET_SIZE", Kind::Count(1, SET_SIZE_MAX), "8", "members of a redundancy set; with RS at most 96"),
+    row(
+        "SCR_SET_SIZE",
+        Kind::Count(1, SET_SIZE_MAX),
+        "8",
+        "least members of a redundancy set, which has fewer than twice as many; all nodes where there are fewer; with RS at most 96",
+    ),
     row(
         "SCR_SET_FAILURES",
         Kind::Count(1, FAILURES_MAX),
@@ -285,9 +290,9 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     row(
         "SCR_MPI_BUF_SIZE",
-        Kind::Bytes(4096, 64 << 20),
+        Kind::Bytes(4096, 16 << 20),
         "1m",
-        "bytes of one block between coordinators (SCR's default is 128k: fewer hand-overs while programs spin)",
+        "bytes of one block between coordinators, at most 16m; a set is encoded in blocks of 4m at most, in larger sets smaller ones (XOR, 8 members: 584k). SCR's default is 128k: fewer hand-overs while programs spin",
     ),
     row(
         "SCRFS_ENCODE_THREADS",

@@ -328,7 +328,8 @@ fn every_default_reads_as_its_kind() {
     }
 }
 
-/// The manual's table is made from [`defs`]; `SCRFS_WRITE_DOCS=1 cargo test` writes it.
+/// The manual's table, and the line below it, are made from [`defs`]; `SCRFS_WRITE_DOCS=1 cargo
+/// test` writes them.
 #[test]
 fn the_manual_has_the_table() {
     use std::fmt::Write as _;
@@ -338,6 +339,8 @@ fn the_manual_has_the_table() {
         let mark = if p.who == Who::Administrator { " (s)" } else { "" };
         writeln!(table, "| {}{mark} | {} | {} | {} |", p.name, p.kind.describe(), p.default, p.doc).unwrap();
     }
+    let idle: Vec<String> = defs::NOT_YET.iter().map(|name| format!("`{name}`")).collect();
+    writeln!(table, "\nAccepted with a warning, without effect: {}.", idle.join(", ")).unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let (begin, end) = ("<!-- parameters:begin -->\n", "<!-- parameters:end -->");
