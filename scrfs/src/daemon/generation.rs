@@ -503,8 +503,7 @@ impl Node {
         self.cache.link_back(dataset.id, &dataset.name, path)
     }
 
-    /// What is at this name of the next generation, or that nothing is, is what programs have made
-    /// of it.
+    /// Programs have made, changed or removed this name in the next generation.
     pub(super) fn is_programs_own(journal: &Journal, dataset: &Dataset, path: &RelPath) -> io::Result<bool> {
         let top = top_of(&dataset.name).map_err(io::Error::other)?;
         let full = top.concat(path).map_err(io::Error::other)?;

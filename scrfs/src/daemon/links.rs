@@ -99,8 +99,8 @@ impl Node {
         Ok(linked.parted(&leave))
     }
 
-    /// How many names these inodes of a dataset have that are no program's business elsewhere: what
-    /// former generations have aside, and what is no data.
+    /// For each inode, how many of its names are neither sealed nor a program's: those that former
+    /// generations have aside, and those that are no data.
     fn names_not_sealed(&self, name: &[u8], inodes: &BTreeSet<u64>) -> io::Result<BTreeMap<u64, usize>> {
         let mut names: BTreeMap<u64, usize> = BTreeMap::new();
         let mut add = |inode: u64, count| {

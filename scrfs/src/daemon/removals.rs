@@ -36,7 +36,8 @@ impl Removals {
         }
     }
 
-    /// This dataset is complete here: one that was removed was fetched again.
+    /// A dataset that programs had removed has come back (a restart fetched it) and is complete
+    /// here: it counts as removed no more.
     pub(super) fn is_back(&mut self, name: &[u8], epoch: Epoch, id: DatasetId) {
         if self.newest.get(name).is_some_and(|removal| (epoch, id) <= removal.newest) {
             self.newest.remove(name);

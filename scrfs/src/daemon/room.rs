@@ -71,8 +71,8 @@ pub(super) struct Shortage {
     name: Vec<u8>,
     /// Where.
     store: usize,
-    /// What might have gone then, and was it on the PFS: as long as that is the same, asking again
-    /// is of no use.
+    /// The datasets that could have gone when the lead was asked, and whether each was on the PFS.
+    /// While this is unchanged there is no use in asking again.
     asked_with: Vec<(DatasetId, bool)>,
     asked_at: Option<Instant>,
 }

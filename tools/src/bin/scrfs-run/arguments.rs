@@ -72,7 +72,8 @@ pub(crate) struct Arguments {
     /// The coordinator [default: beside this program].
     #[arg(long, value_name = "PROGRAM")]
     coordinator: Option<PathBuf>,
-    /// Seconds that recovery may take before it is tried again.
+    /// Seconds that a restart may take to present its dataset. Then it is ended and begun again;
+    /// five are the most.
     #[arg(long, value_name = "SECONDS", default_value_t = 900, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(1..=LIMIT_MAX))]
     ready_limit: u64,

@@ -39,7 +39,8 @@ const RECOVERIES_MAX: u32 = 5;
 const HALTED: u8 = 75;
 /// The coordinators' exit code when starting them again is of no use (EX_CONFIG).
 const SETTINGS: u8 = 78;
-/// Theirs when a checkpoint waits for room in the caches, and there is no other (EX_UNAVAILABLE).
+/// Theirs when a checkpoint waits for room in the caches, or for the prefix, and there is no other
+/// (EX_UNAVAILABLE).
 const LACKS: u8 = 69;
 /// Attaching takes a few seconds; after this time it is tried anew.
 const ATTACH_LIMIT: Duration = Duration::from_mins(1);
