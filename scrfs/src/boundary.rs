@@ -114,9 +114,7 @@ pub trait GlobalRequests: Send + Sync {
 
     /// As [`GlobalRequests::creating`], of a file that is there and gets this name: it takes no
     /// more room.
-    fn naming(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno> {
-        self.creating(path, program_rank)
-    }
+    fn naming(&self, path: &RelPath, program_rank: Option<u32>) -> Result<(), Errno>;
 
     /// Programs are about to change sealed dataset `id` here: its next generation begins. On
     /// success its sealed files are aside, and the tree was told ([`MountedTree::generation`]).
@@ -145,17 +143,13 @@ pub trait GlobalRequests: Send + Sync {
 
     /// These loose names directly in the checkpoint path may be something else now (pointer files):
     /// `done` learns when all nodes have what they are.
-    fn loose(&self, _names: Vec<Vec<u8>>, _caller: Caller, done: Completion) {
-        done(Ok(()));
-    }
+    fn loose(&self, names: Vec<Vec<u8>>, caller: Caller, done: Completion);
 
     /// A writable handle of this loose name is gone.
-    fn loose_closed(&self, _name: &[u8]) {}
+    fn loose_closed(&self, name: &[u8]);
 
     /// What programs may use of the room of the cache's file system.
-    fn room(&self, room: rustix::fs::StatVfs) -> rustix::fs::StatVfs {
-        room
-    }
+    fn room(&self, room: rustix::fs::StatVfs) -> rustix::fs::StatVfs;
 
     /// An fsync of this file has failed: storage may have lost bytes of it.
     fn lost_writes(&self, file: BorrowedFd<'_>);
@@ -164,23 +158,17 @@ pub trait GlobalRequests: Send + Sync {
     fn note(&self, text: String);
 
     /// The text of `eye` now, for `caller`.
-    fn look(&self, _eye: Eye, _caller: Caller) -> Result<Vec<u8>, Errno> {
-        Err(Errno(libc::EAGAIN))
-    }
+    fn look(&self, eye: Eye, caller: Caller) -> Result<Vec<u8>, Errno>;
 
     /// A program's message, for the events here and the job's messages on the PFS.
-    fn post(&self, _caller: Caller, text: &str) {
-        self.note(text.to_owned());
-    }
+    fn post(&self, caller: Caller, text: &str);
 
     /// What programs did with a file; only while it is wanted ([`MountedTree::record_io`]).
-    fn record(&self, _record: &IoRecord) {}
+    fn record(&self, record: &IoRecord);
 
     /// What is known of `path` in dataset `name`, of the dataset itself where the path is its root:
     /// names and values.
-    fn describe(&self, _name: &[u8], _path: &RelPath) -> Vec<(&'static str, String)> {
-        Vec::new()
-    }
+    fn describe(&self, name: &[u8], path: &RelPath) -> Vec<(&'static str, String)>;
 }
 
 /// A writable descriptor or mapping that keeps a dataset from being quiet.
@@ -229,24 +217,20 @@ pub trait MountedTree: Send + Sync {
 
     /// As [`MountedTree::apply`], of what a program here has asked for and waits for: from the
     /// answer the kernel knows what became of the names, as it does after any call of its own.
-    fn apply_asked(&self, op: &DirOp) -> Result<(), Errno> {
-        self.apply(op)
-    }
+    fn apply_asked(&self, op: &DirOp) -> Result<(), Errno>;
 
     /// Names are not what the kernel was, or will be, told.
-    fn names_changed(&self) {}
+    fn names_changed(&self);
 
     /// A coordinator is here: from now on other nodes change names.
-    fn attached(&self) {}
+    fn attached(&self);
 
     /// Lets held names go without doing it.
     fn release(&self, op: &DirOp);
 
     /// Device and inode numbers of the files that programs have open, whose bytes stay when their
     /// names go.
-    fn open_files(&self) -> HashSet<(u64, u64)> {
-        HashSet::new()
-    }
+    fn open_files(&self) -> HashSet<(u64, u64)>;
 
     /// Directories of the checkpoint path that are in the tree and not part of a sealed dataset,
     /// parents first.
@@ -270,9 +254,7 @@ pub trait MountedTree: Send + Sync {
     fn writers(&self, name: &[u8]) -> Result<Vec<Writer>, Errno>;
 
     /// `.invalid` is there: it is not to be sealed.
-    fn is_invalid(&self, _name: &[u8]) -> bool {
-        false
-    }
+    fn is_invalid(&self, name: &[u8]) -> bool;
 
     /// Calls `wake` whenever a writable handle in `name` was released, until thaw or sealed.
     fn on_release(&self, name: &[u8], wake: Arc<dyn Fn() + Send + Sync>);
@@ -294,18 +276,14 @@ pub trait MountedTree: Send + Sync {
 
     /// As [`MountedTree::sealed`] and then [`MountedTree::generation`], with nothing of any
     /// program's in between: its next generation has begun with the seal.
-    fn sealed_and_changed(&self, catalog: Arc<CatalogIndex>, generation: Generation) {
-        let id = catalog.catalog().id;
-        self.sealed(catalog);
-        self.generation(id, generation);
-    }
+    fn sealed_and_changed(&self, catalog: Arc<CatalogIndex>, generation: Generation);
 
     /// What programs have done to sealed dataset `id` here.
     fn generation(&self, id: DatasetId, generation: Generation);
 
     /// These files of dataset `name`, which were names of one file with others, are files of their
     /// own from now on.
-    fn parted(&self, _name: &[u8], _files: &[RelPath]) {}
+    fn parted(&self, name: &[u8], files: &[RelPath]);
 
     /// As [`MountedTree::sealed`], and nobody has compared the bytes of these files of it here with
     /// their checksums yet: an open that wants them fetches the file first
@@ -322,25 +300,19 @@ pub trait MountedTree: Send + Sync {
     fn unlisted(&self, id: DatasetId);
 
     /// Regular files and symbolic links directly in the checkpoint path.
-    fn loose_names(&self) -> Result<Vec<Vec<u8>>, Errno> {
-        Ok(Vec::new())
-    }
+    fn loose_names(&self) -> Result<Vec<Vec<u8>>, Errno>;
 
     /// What a name directly in the checkpoint path is. Files of more than `max` bytes are no
     /// pointers.
-    fn loose_entry(&self, name: &[u8], _max: u64) -> Result<Look, Errno> {
-        Ok(Look::Pointer(LooseEntry::gone(name.to_vec())))
-    }
+    fn loose_entry(&self, name: &[u8], max: u64) -> Result<Look, Errno>;
 
     /// Makes such a name what another node made it, in one step. False, and nothing is done, while
     /// somebody here may write it, or what is there cannot be a pointer.
-    fn place_loose(&self, _entry: &LooseEntry, _max: u64) -> Result<bool, Errno> {
-        Ok(true)
-    }
+    fn place_loose(&self, entry: &LooseEntry, max: u64) -> Result<bool, Errno>;
 
     /// A restart is about to present datasets: no program has any business left with what is there
     /// until now. A change of a sealed dataset that was asked for before is not made after this.
-    fn presenting(&self) {}
+    fn presenting(&self);
 
     /// Removes everything in the checkpoint path that is not in a sealed, listed dataset (restart).
     /// `keep`: it is put out of sight instead, under this label.
@@ -350,22 +322,20 @@ pub trait MountedTree: Send + Sync {
     fn remove_unsealed(&self, names: &[&[u8]]) -> Result<(), Errno>;
 
     /// The job's settings, from a coordinator that attaches, or kept from the last one.
-    fn follow(&self, _settings: &Settings) {}
+    fn follow(&self, settings: &Settings);
 
     /// The lead has decided `request`: kept for its program, also beyond this process's death.
     /// Called before anything is forgotten of it.
-    fn decided(&self, _request: RequestId, _errno: i32) {}
+    fn decided(&self, request: RequestId, errno: i32);
 
     /// What the lead decided for a request that was asked again.
-    fn decision(&self, _request: RequestId) -> Option<i32> {
-        None
-    }
+    fn decision(&self, request: RequestId) -> Option<i32>;
 
     /// `request` was allowed and is about to be done on this node alone.
-    fn going_alone(&self, _request: RequestId) {}
+    fn going_alone(&self, request: RequestId);
 
     /// Shall there be records of what programs do with each file?
-    fn record_io(&self, _on: bool) {}
+    fn record_io(&self, on: bool);
 
     /// Passthrough or plain, and why.
     fn mode(&self) -> (String, String);

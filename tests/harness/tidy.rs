@@ -140,6 +140,22 @@ pub fn locks(sources: &[Source]) -> Vec<String> {
     broken
 }
 
+/// Who implements a side of the boundary between node and tree says what each call does: a body of
+/// the trait's own would stand in for one that was forgotten.
+pub fn defaults(sources: &[Source]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for source in sources.iter().filter(|s| s.path == BOUNDARY) {
+        let mut in_trait = false;
+        for (number, line) in source.code() {
+            in_trait = line.starts_with("pub trait") || in_trait && !line.starts_with('}');
+            if in_trait && line.starts_with("    ") && line.contains('{') {
+                broken.push(format!("{}:{number}: a body in a trait", source.path));
+            }
+        }
+    }
+    broken
+}
+
 /// A file can be read in one sitting.
 pub fn lengths(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
@@ -371,6 +387,8 @@ fn names_crate(line: &str, name: &str) -> bool {
 /// This file, which has to name what it forbids.
 const HERE: &str = "tests/harness/tidy.rs";
 
+/// What node and tree ask of one another.
+const BOUNDARY: &str = "scrfs/src/boundary.rs";
 /// Most lines of code in a Rust file.
 const RUST_LINES: usize = 500;
 /// Most lines in a shell file.
@@ -523,6 +541,8 @@ mod tests {
         assert_eq!(adapters(&source(lib, "use mpi::traits::*;\n")).len(), 1);
         assert_eq!(adapters(&source(lib, "use crate::comm::mpi::World; // not mpi::World\n")).len(), 0);
         assert_eq!(adapters(&source("scrfs/src/fuse/mod.rs", "use fuser::Request;\n")).len(), 0);
+        let boundary = "pub trait T {\n    fn f(&self);\n    fn g(&self) {}\n}\nfn h() {\n}\n";
+        assert_eq!(defaults(&source(BOUNDARY, boundary)).len(), 1);
         assert_eq!(lengths(&source(lib, &"f();\n".repeat(501))).len(), 1);
         assert_eq!(lengths(&source("tests/run", &format!("#!/bin/bash\n{}", "f\n".repeat(80)))).len(), 1);
         assert_eq!(forgotten(&source("tests/suites/lost.rs", "")).len(), 1);

@@ -34,6 +34,11 @@ fn every_lock_has_a_rank() {
 }
 
 #[test]
+fn the_boundary_has_no_default_bodies() {
+    holds(tidy::defaults);
+}
+
+#[test]
 fn files_are_short() {
     holds(tidy::lengths);
 }

@@ -16,7 +16,6 @@
 //!
 //! [`MountedTree`]: crate::boundary::MountedTree
 
-pub mod alone;
 pub mod attr;
 mod attrs;
 mod backing;

@@ -124,7 +124,7 @@ fn our_parity_is_scrs() {
         let lengths: Vec<u64> = files.iter().map(|files| files.concat().len() as u64).collect();
         let chunk = Geometry::new(&lengths, 1).unwrap().chunk();
         let code = code(Scheme::Xor, files.len());
-        for (parity, part) in encode(&code, &files, BLOCK).unwrap().iter().zip(&parts) {
+        for (parity, part) in encode(&code, &files, 1, BLOCK).unwrap().iter().zip(&parts) {
             assert_eq!(part.header.chunk, Some(chunk), "{name}");
             assert!(*parity == part.payload, "{name}: {:?}", part.path);
             compared += 1;
@@ -192,7 +192,7 @@ fn reed_solomon_is_redsets() {
         }
         let code = code(Scheme::ReedSolomon { failures: 2 }, 4);
         let files: Vec<Vec<&[u8]>> = data.iter().map(|bytes| vec![bytes.as_slice()]).collect();
-        let made = encode(&code, &files, BLOCK).unwrap();
+        let made = encode(&code, &files, 1, BLOCK).unwrap();
         assert!(made == payloads, "dataset {dataset}");
 
         let chunk = (payloads[0].len() / 2) as u64;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::boundary::{Completion, Eye, GlobalRequests, Marking, MountedTree};
+use crate::boundary::{Completion, Eye, GlobalRequests, IoRecord, Marking, MountedTree};
 use crate::caller::Caller;
 use crate::control::DirOp;
 use crate::dataset::{
@@ -69,6 +69,9 @@ impl GlobalRequests for Node {
         self.created.lock().push(path.clone());
         Ok(())
     }
+    fn naming(&self, path: &RelPath, rank: Option<u32>) -> Result<(), Errno> {
+        self.creating(path, rank)
+    }
     fn open_generation(&self, id: DatasetId, done: Completion) {
         self.asked.lock().push_back(Asked::Open(id, done));
     }
@@ -89,6 +92,13 @@ impl GlobalRequests for Node {
     fn decides(&self) -> bool {
         true
     }
+    fn loose(&self, _: Vec<Vec<u8>>, _: Caller, done: Completion) {
+        done(Ok(()));
+    }
+    fn loose_closed(&self, _: &[u8]) {}
+    fn room(&self, room: rustix::fs::StatVfs) -> rustix::fs::StatVfs {
+        room
+    }
     fn lost_writes(&self, _: std::os::fd::BorrowedFd<'_>) {
         self.notes.lock().push("lost writes".to_owned());
     }
@@ -97,6 +107,13 @@ impl GlobalRequests for Node {
     }
     fn look(&self, _: Eye, _: Caller) -> Result<Vec<u8>, Errno> {
         Ok(b"text".to_vec())
+    }
+    fn post(&self, _: Caller, text: &str) {
+        self.note(text.to_owned());
+    }
+    fn record(&self, _: &IoRecord) {}
+    fn describe(&self, _: &[u8], _: &RelPath) -> Vec<(&'static str, String)> {
+        Vec::new()
     }
 }
 
