@@ -19,6 +19,7 @@ mod mount_point;
 mod process;
 mod relaunch;
 mod restarting;
+mod rules;
 mod value;
 
 use std::cell::RefCell;
@@ -38,7 +39,7 @@ pub use relaunch::Relaunch;
 pub use restarting::Restarting;
 
 use crate::checkpoint_path;
-use crate::control::{AdviceRules, JobRules, LooseRules, MarkerScope, SealRules, Settings};
+use crate::control::{AdviceRules, JobRules, LooseRules, SealRules, Settings};
 use crate::dataset::{Protection, Protections, Scheme};
 use crate::pattern::NamePattern;
 use crate::status::people::shortened;
@@ -535,26 +536,6 @@ impl Layers {
         self.read(name, |text, _| check(text).map(|_| text.to_owned()))
     }
 
-    fn sealing(&self) -> Result<SealRules, ConfigError> {
-        let word = |name, words| self.read(name, |text, _| value::word(text, words));
-        let all = word("SCRFS_MARKER_SCOPE", defs::SCOPES)? == Some("all");
-        Ok(SealRules {
-            markers: self.read("SCRFS_MARKER", |text, _| value::markers(text))?.unwrap_or_default(),
-            scope: if all { MarkerScope::All } else { MarkerScope::Any },
-            background: word("SCRFS_SEAL", defs::SEALS)? == Some("background"),
-            commit_on_rename: self.pattern("SCRFS_COMMIT_ON_RENAME", NamePattern::new)?,
-            program_hosts: Vec::new(),
-        })
-    }
-
-    fn loose(&self) -> Result<LooseRules, ConfigError> {
-        Ok(LooseRules {
-            pattern: self.pattern("SCRFS_DATASET_PATTERN", NamePattern::capturing)?,
-            max_bytes: self.count("SCRFS_LOOSE_MAX")?.unwrap_or_default(),
-            max_names: self.small("SCRFS_LOOSE_FILES")?.unwrap_or_default(),
-        })
-    }
-
     /// A user's choice must be one of those that the system file lists.
     fn cache_bases(&self) -> Result<Vec<PathBuf>, ConfigError> {
         let name = "SCR_CACHE_BASE";
@@ -616,10 +597,7 @@ impl Layers {
             flush_every: self.small("SCR_FLUSH")?.unwrap_or_default(),
             relaunch: self.relaunch()?,
             exclude_nodes: self.hosts("SCR_EXCLUDE_NODES")?,
-            jobs: JobRules {
-                block_bytes: self.small("SCR_MPI_BUF_SIZE")?.unwrap_or_default(),
-                encode_threads: self.small("SCRFS_ENCODE_THREADS")?.unwrap_or_default(),
-            },
+            jobs: self.jobs()?,
             checkpoint_path: self.read("SCRFS_CHECKPOINT_PATH", |text, _| checkpoint_path::named(text))?,
             sealing: self.sealing()?,
             loose: self.loose()?,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
+use crate::control::MarkerScope;
 
 fn sources(environment: &[(&str, &str)]) -> Sources {
     Sources {

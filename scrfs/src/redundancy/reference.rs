@@ -31,7 +31,8 @@ pub struct Rebuilt {
     pub parity: Vec<u8>,
 }
 
-/// The payload of each member's redundancy file, made in so many strips, in blocks of `block` bytes.
+/// The payload of each member's redundancy file, made in so many strips, in blocks of `block`
+/// bytes.
 ///
 /// # Panics
 /// If what a member gets is not what the others send it: the schedule is wrong.
