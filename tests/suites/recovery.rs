@@ -67,7 +67,8 @@ fn with_partners_every_other_node_is_rebuilt_and_neighbours_are_too_many() {
 
 /// Of four nodes those of each of `pairs` come back empty together; then nodes 2 and 3 are replaced
 /// by the spares 4 and 5, one after the other with PARTNER, where they are neighbours; then the
-/// nodes in `too_many` are lost. `SCR_FETCH=0`: the PFS is out of it. Datasets are encoded in several strips.
+/// nodes in `too_many` are lost. `SCR_FETCH=0`: the PFS is out of it. Datasets are encoded in
+/// several strips.
 fn loses_together(word: &str, shown: &str, pairs: &[&[usize]], too_many: &[usize]) {
     let cluster = Cluster::up(6);
     let job = Job::new(&cluster, "together");
