@@ -150,6 +150,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Another one, for other bytes of the same files.
+    #[must_use]
     pub fn beside(&self) -> Self {
         Self { done: Arc::clone(&self.done), ..Self::new(self.files, self.daemon) }
     }

@@ -32,7 +32,7 @@ pub struct Pace {
 
 impl Pace {
     /// In blocks of `block` bytes, or in smaller ones where what is on its way to a member would
-    /// take more than [`TAKEN_MAX`]; in up to `threads` strips.
+    /// take too much memory; in up to `threads` strips.
     pub fn of(payloads: &Payloads, block: usize, threads: u32) -> Self {
         let (senders, held, longest) = match payloads {
             Payloads::None => (1, 1, 0),
