@@ -36,6 +36,8 @@ enum Record {
     Applying(RequestId, DirOp),
     /// All nodes have applied it.
     Finished(RequestId),
+    /// This node has applied it: an exchange of two directories, which nothing else shows.
+    Exchanged(RequestId),
 }
 
 /// Operations that were voted for and whose names are held.
@@ -50,8 +52,11 @@ pub(super) struct Rounds {
     held: Option<Held>,
     /// Applied here and not known to be applied everywhere.
     unfinished: BTreeMap<RequestId, DirOp>,
-    /// Of these, what a program here waited for when it was applied: nothing else tells the kernel
-    /// of it.
+    /// Exchanges of the last round that were done: done once more they would be undone. Also
+    /// finished ones, as a node that has not heard so has them replayed everywhere.
+    exchanged: BTreeSet<RequestId>,
+    /// Of `unfinished`, what a program here waited for when it was applied: nothing else tells the
+    /// kernel of it.
     asked: BTreeSet<RequestId>,
     /// Applied here when the last wait for a successor of the coordinators was in vain: programs
     /// that still ask for it are told that it is done.
@@ -65,15 +70,16 @@ impl Rounds {
     /// Reads the log; also tells the bytes of a torn tail.
     pub(super) fn load(store: &Arc<Store>) -> Result<(Self, u64), StoreError> {
         let (log, records, torn) = Log::open(store, NAME)?;
-        let mut unfinished = BTreeMap::new();
+        let (mut unfinished, mut exchanged) = (BTreeMap::new(), BTreeSet::new());
         for record in records {
             match record {
                 Record::Applying(request, op) => drop(unfinished.insert(request, op)),
                 Record::Finished(request) => drop(unfinished.remove(&request)),
+                Record::Exchanged(request) => drop(exchanged.insert(request)),
             }
         }
         let (asked, given_up, owed) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
-        Ok((Self { held: None, unfinished, asked, given_up, owed, log }, torn))
+        Ok((Self { held: None, unfinished, exchanged, asked, given_up, owed, log }, torn))
     }
 
     pub(super) fn unfinished(&self) -> Vec<(RequestId, DirOp)> {
@@ -86,6 +92,21 @@ impl Rounds {
         self.log.append_surely(&Record::Applying(request, op.clone())).map_err(errno)?;
         self.unfinished.insert(request, op.clone());
         faults::hit("round.recorded").map_err(errno)
+    }
+
+    /// An exchange was done. A worker that dies right before this leaves one that is done again.
+    fn exchanged(&mut self, request: RequestId) -> std::io::Result<()> {
+        self.exchanged.insert(request);
+        self.log.append_surely(&Record::Exchanged(request))
+    }
+
+    /// The next round is decided: all nodes have finished the one before, which nobody replays.
+    fn forget_exchanges(&mut self) -> std::io::Result<()> {
+        if self.exchanged.is_empty() || !self.unfinished.is_empty() {
+            return Ok(());
+        }
+        self.exchanged.clear();
+        self.log.clear()
     }
 
     /// What became of an operation that all nodes have decided.
@@ -103,7 +124,7 @@ impl Rounds {
         if self.unfinished.remove(&request).is_none() {
             return Ok(());
         }
-        if self.unfinished.is_empty() {
+        if self.unfinished.is_empty() && self.exchanged.is_empty() {
             self.log.clear()
         } else {
             self.log.append_surely(&Record::Finished(request))
@@ -174,6 +195,9 @@ impl Node {
             let results = vec![libc::EPROTO; verdicts.len()];
             return self.state.lock().send(Event::DirApplied { round, results });
         };
+        if let Err(error) = rounds.forget_exchanges() {
+            self.events.warning(None, &format!("the log of directory operations: {error}"));
+        }
         let mut results = Vec::with_capacity(verdicts.len());
         for ((request, op), (&verdict, &vote)) in held.ops.iter().zip(verdicts.iter().zip(&held.votes)) {
             if verdict == 0 && vote == 0 {
@@ -212,7 +236,14 @@ impl Node {
         if asked {
             rounds.asked.insert(request);
         }
-        self.apply(op, asked)
+        let errno = self.apply(op, asked);
+        if errno == 0
+            && matches!(op, DirOp::Rename { exchange: true, .. })
+            && let Err(error) = rounds.exchanged(request)
+        {
+            self.events.warning(None, &format!("the log of directory operations: {error}"));
+        }
+        errno
     }
 
     /// Applies an operation whose names are held, with all that follows on this node. `asked`: a
@@ -307,6 +338,9 @@ impl Node {
     }
 
     fn replay(&self, rounds: &mut Rounds, request: RequestId, op: &DirOp) -> i32 {
+        if rounds.exchanged.contains(&request) {
+            return 0;
+        }
         match self.prepare_in_tree(op) {
             Ok(()) => self.apply_recorded(rounds, request, op),
             // It was done before the former lead went.

@@ -106,6 +106,11 @@ impl MountedTree for FakeTree {
             DirOp::Make { path, .. } => std::fs::create_dir(self.at(path)),
             DirOp::Remove { path } if self.inner.lock().sealed.remove(path.as_bytes()).is_some() => Ok(()),
             DirOp::Remove { path } => std::fs::remove_dir(self.at(path)),
+            DirOp::Rename { from, to, exchange: true, .. } => {
+                let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+                rustix::fs::renameat_with(cwd, self.at(from), cwd, self.at(to), flags)
+                    .map_err(std::io::Error::from)
+            }
             DirOp::Rename { from, to, .. } => std::fs::rename(self.at(from), self.at(to)),
         };
         done.map_err(|e| errno(&e))

@@ -140,6 +140,46 @@ fn an_applied_round_is_told_to_the_successor_also_by_a_new_worker() {
     assert!(bench.inventory().unfinished.is_empty());
 }
 
+/// Nothing but the log tells whether two directories have each other's names by now.
+#[test]
+fn an_exchange_that_was_done_is_not_undone_by_a_successor() {
+    let mut bench = Bench::new();
+    std::fs::create_dir_all(bench.tree.at(&path("a/within"))).unwrap();
+    std::fs::create_dir(bench.tree.at(&path("b"))).unwrap();
+    let mut lead = bench.serving(1);
+    let request = RequestId { origin: 3, serial: 4 };
+    let op = DirOp::Rename { from: path("a"), to: path("b"), no_replace: false, exchange: true };
+    lead.send(Command::DirPrepare { round: 1, ops: vec![(request, op.clone())] });
+    lead.next();
+    lead.send(Command::DirApply { round: 1, verdicts: vec![0] });
+    lead.next();
+    for (epoch, is_new) in [(2, false), (3, true)] {
+        if is_new {
+            bench.restart();
+        }
+        let mut lead = bench.lead(epoch, Start::Attach);
+        assert_eq!(lead.inventory().unfinished, [(request, op.clone())]);
+        lead.send(Command::DirReplay { round: 1, ops: vec![(request, op.clone())] });
+        assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
+        assert!(bench.tree.at(&path("b/within")).exists(), "{epoch}");
+    }
+    // Another one, which this node has not done, is done.
+    let mut lead = bench.lead(4, Start::Attach);
+    let other = RequestId { origin: 3, serial: 5 };
+    lead.send(Command::DirReplay { round: 1, ops: vec![(other, op)] });
+    assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
+    assert!(bench.tree.at(&path("a/within")).exists());
+    lead.send(Command::DirFinish { results: vec![(request, 0), (other, 0)] });
+    assert!(lead.inventory().unfinished.is_empty());
+    // Another node has not heard that it is finished, and so it is replayed on all.
+    bench.restart();
+    let mut lead = bench.lead(5, Start::Attach);
+    let op = DirOp::Rename { from: path("a"), to: path("b"), no_replace: false, exchange: true };
+    lead.send(Command::DirReplay { round: 1, ops: vec![(other, op)] });
+    assert_eq!(lead.next(), Event::DirApplied { round: 1, results: vec![0] });
+    assert!(bench.tree.at(&path("a/within")).exists());
+}
+
 /// A program has acted on this node alone since: a directory that it has made must not be removed
 /// by an operation of before.
 #[test]
