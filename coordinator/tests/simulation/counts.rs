@@ -7,6 +7,16 @@ use std::ops::AddAssign;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) seals: u64,
+    /// Seals that came to nothing for a reason that is known to be so.
+    pub(crate) dropped: u64,
+    /// Directories that were made, removed, renamed, of these over another, and exchanged; and how
+    /// often one of these was refused.
+    pub(crate) made: u64,
+    pub(crate) unmade: u64,
+    pub(crate) renamed: u64,
+    pub(crate) replaced: u64,
+    pub(crate) exchanged: u64,
+    pub(crate) refused: u64,
     /// Of these, those that are a next generation.
     pub(crate) generations: u64,
     /// Removals of sealed datasets that programs have heard of.
@@ -53,6 +63,13 @@ impl Counts {
     pub(crate) fn are_enough(&self, seeds: u64) -> bool {
         let at_least = [
             (self.seals, 2),
+            (self.dropped, 2),
+            (self.made, 2),
+            (self.unmade, 2),
+            (self.renamed, 2),
+            (self.replaced, 20),
+            (self.exchanged, 10),
+            (self.refused, 2),
             (self.rebuilt, 2),
             (self.published, 2),
             (self.overtook, 11),
@@ -82,6 +99,13 @@ impl Counts {
 impl AddAssign for Counts {
     fn add_assign(&mut self, one: Self) {
         self.seals += one.seals;
+        self.dropped += one.dropped;
+        self.made += one.made;
+        self.unmade += one.unmade;
+        self.renamed += one.renamed;
+        self.replaced += one.replaced;
+        self.exchanged += one.exchanged;
+        self.refused += one.refused;
         self.generations += one.generations;
         self.removals += one.removals;
         self.hurried += one.hurried;
@@ -113,6 +137,9 @@ impl fmt::Display for Counts {
             "{} seals ({} of a next generation), {} restarts, ",
             self.seals, self.generations, self.rebuilt
         )?;
+        let Self { made, unmade, renamed, replaced, exchanged, refused, dropped, .. } = self;
+        write!(f, "{dropped} seals dropped, {made} directories made, {unmade} removed, {renamed} renamed ")?;
+        write!(f, "({replaced} over others), {exchanged} exchanged, {refused} refused, ")?;
         let Self { published, overtook, marked, mended, failed, unhurried, .. } = self;
         write!(f, "{published} flushes ({overtook} past one that fails, {marked} marked), ")?;
         write!(f, "{mended} members rebuilt while programs ran, {failed} datasets failed, ")?;

@@ -160,7 +160,7 @@ pub(crate) fn in_prefix(prefix: &Prefix, key: Key) -> bool {
 
 /// A program removed it while the nodes that still have it were away, or died of it. What a node
 /// has that served programs in a later epoch is there anew.
-fn removed(nodes: &[Daemon], key: Key) -> bool {
+pub(crate) fn removed(nodes: &[Daemon], key: Key) -> bool {
     let has = |node: &&Daemon| {
         let dataset = node.datasets.get(&key.1);
         dataset.is_some_and(|dataset| dataset.epoch == key.0 && dataset.state == HeldState::Complete)

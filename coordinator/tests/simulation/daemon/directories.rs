@@ -7,7 +7,7 @@ use scrfs::dataset::{Catalog, EntryKind};
 use scrfs::ids::RequestId;
 use scrfs::path::RelPath;
 
-use super::{Daemon, Dataset, EBUSY, EEXIST, ENOENT, ENOTEMPTY, EROFS};
+use super::{Daemon, Dataset, EBUSY, EEXIST, EINVAL, ENOENT, ENOTEMPTY, EROFS};
 
 pub(crate) fn top_of(path: &RelPath) -> &[u8] {
     path.split_first().map_or(b"", |(top, _)| top)
@@ -20,14 +20,18 @@ pub(crate) fn op_paths(op: &DirOp) -> Vec<&RelPath> {
     }
 }
 
-/// Renames a directory in a set of directories.
-pub(crate) fn rename(directories: &mut BTreeSet<RelPath>, from: &RelPath, to: &RelPath) {
-    let moved: Vec<RelPath> = directories.iter().filter(|dir| dir.strip(from).is_some()).cloned().collect();
-    for dir in moved {
-        directories.remove(&dir);
-        let inner = dir.strip(from).expect("below");
-        directories.insert(to.concat(&inner).expect("short"));
-    }
+/// Where a path is once a directory has another name, and perhaps another directory has that one's.
+fn moved(path: &RelPath, from: &RelPath, to: &RelPath, exchange: bool) -> RelPath {
+    let below = |above: &RelPath, other: &RelPath| {
+        path.strip(above).map(|inner| other.concat(&inner).expect("short"))
+    };
+    let back = || if exchange { below(to, from) } else { None };
+    below(from, to).or_else(back).unwrap_or_else(|| path.clone())
+}
+
+/// Renames a directory in a set of directories, or exchanges two.
+pub(crate) fn rename(directories: &mut BTreeSet<RelPath>, from: &RelPath, to: &RelPath, exchange: bool) {
+    *directories = directories.iter().map(|path| moved(path, from, to, exchange)).collect();
 }
 
 impl Daemon {
@@ -71,17 +75,23 @@ impl Daemon {
             }
             DirOp::Remove { path } if !empty(path) => ENOTEMPTY,
             DirOp::Remove { .. } => 0,
-            DirOp::Rename { from, to, .. } => {
+            DirOp::Rename { from, to, no_replace, exchange } => {
                 if !exists(from) {
                     ENOENT
                 } else if self.listed(top_of(from)).is_some() {
                     EROFS
-                } else if exists(to) {
+                } else if exists(to) && *no_replace {
                     EEXIST
-                } else if to.strip(from).is_some() {
-                    22
+                } else if to.strip(from).is_some() || *exchange && from.strip(to).is_some() {
+                    EINVAL
+                } else if !exists(to) {
+                    if *exchange { ENOENT } else { parent_errno(to) }
+                } else if self.listed(top_of(to)).is_some() {
+                    EROFS
+                } else if !exchange && !empty(to) {
+                    ENOTEMPTY
                 } else {
-                    parent_errno(to)
+                    0
                 }
             }
         }
@@ -112,25 +122,37 @@ impl Daemon {
                     self.forget_begun(path.as_bytes());
                 }
             }
-            DirOp::Rename { from, to, .. } => {
+            DirOp::Rename { from, to, exchange, .. } => {
                 for path in [from, to] {
                     assert!(!self.is_frozen(top_of(path)), "a frozen dataset's directory was renamed");
                 }
                 if self.directories.contains(from) {
-                    if self.invalid.remove(from.as_bytes()) && to.names().count() == 1 {
+                    let is_top = to.names().count() == 1;
+                    let had = self.invalid.remove(from.as_bytes()) && is_top;
+                    if *exchange && self.invalid.remove(to.as_bytes()) {
+                        self.invalid.insert(from.as_bytes().to_vec());
+                    }
+                    if had {
                         self.invalid.insert(to.as_bytes().to_vec());
                     }
-                    rename(&mut self.directories, from, to);
-                    self.renamed_begun(from, to);
-                    let moved: Vec<RelPath> =
-                        self.files.keys().filter(|file| file.strip(from).is_some()).cloned().collect();
-                    for file in moved {
-                        let content = self.files.remove(&file).expect("there");
-                        let inner = file.strip(from).expect("below");
-                        self.files.insert(to.concat(&inner).expect("short"), content);
+                    rename(&mut self.directories, from, to, *exchange);
+                    if *exchange {
+                        self.exchanged_begun(from, to);
+                    } else {
+                        self.renamed_begun(from, to);
                     }
+                    let files = std::mem::take(&mut self.files).into_iter();
+                    self.files =
+                        files.map(|(file, bytes)| (moved(&file, from, to, *exchange), bytes)).collect();
                 }
             }
+        }
+    }
+
+    /// Done once more it would be undone.
+    pub(super) fn note_exchange(&mut self, id: RequestId, op: &DirOp) {
+        if matches!(op, DirOp::Rename { exchange: true, .. }) {
+            self.exchanged.insert(id);
         }
     }
 

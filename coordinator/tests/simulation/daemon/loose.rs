@@ -108,6 +108,15 @@ impl Daemon {
         }
     }
 
+    /// Two directories have exchanged their names: two datasets, or two directories of one.
+    pub(super) fn exchanged_begun(&mut self, one: &RelPath, other: &RelPath) {
+        let key = |path: &RelPath| (path.as_bytes().to_vec(), None);
+        let begun = &mut self.pointers.begun;
+        let (first, second) = (begun.remove(&key(one)), begun.remove(&key(other)));
+        begun.extend(first.map(|since| (key(other), since)));
+        begun.extend(second.map(|since| (key(one), since)));
+    }
+
     /// The seal of `age` comes to nothing.
     pub(super) fn unbind_pointers(&mut self, age: Age, name: &[u8]) {
         let Some(at) = self.pointers.began.iter().position(|(other, _)| *other == age) else { return };

@@ -25,7 +25,8 @@ use crate::rng::Rng;
 
 pub(crate) const EEXIST: i32 = 17;
 const ENOENT: i32 = 2;
-const EBUSY: i32 = 16;
+pub(crate) const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
 const ENOTEMPTY: i32 = 39;
 const EROFS: i32 = 30;
 
@@ -136,6 +137,8 @@ pub(crate) struct Daemon {
     pub(crate) lazy: bool,
     pub(crate) prepared: Option<(u64, Vec<(RequestId, DirOp)>)>,
     pub(crate) unfinished: BTreeMap<RequestId, DirOp>,
+    /// Exchanges that were done here since the last round was applied: they may be asked for again.
+    exchanged: BTreeSet<RequestId>,
     pub(crate) datasets: BTreeMap<DatasetId, Dataset>,
     pub(crate) next: BTreeMap<DatasetId, Next>,
     /// Those of `next` of which the lead is told.
@@ -308,9 +311,11 @@ impl Daemon {
             Command::DirApply { round, verdicts } => {
                 let (prepared, ops) = self.prepared.take().expect("prepared");
                 assert_eq!(prepared, round);
+                self.exchanged.clear();
                 for ((id, op), verdict) in ops.into_iter().zip(&verdicts) {
                     if *verdict == 0 {
                         self.apply(&op, &mut events);
+                        self.note_exchange(id, &op);
                         self.unfinished.insert(id, op);
                     }
                 }
@@ -321,8 +326,9 @@ impl Daemon {
                 self.prepared = None;
                 let results = vec![0; ops.len()];
                 for (id, op) in ops {
-                    if self.vote(id, &op) == 0 {
+                    if !self.exchanged.contains(&id) && self.vote(id, &op) == 0 {
                         self.apply(&op, &mut events);
+                        self.note_exchange(id, &op);
                     }
                     self.unfinished.insert(id, op);
                 }

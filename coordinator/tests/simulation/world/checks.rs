@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::{Advice, Command, DirOp, Event, HeldState, MarkerScope, Start};
+use scrfs::control::{Advice, Command, Event, HeldState, MarkerScope, Start};
 use scrfs::dataset::{Catalog, EntryKind};
-use scrfs::ids::{DatasetId, RequestId};
+use scrfs::ids::DatasetId;
 use scrfs::path::RelPath;
 use scrfs::prefix::PfsTask;
 
 use super::{World, room};
-use crate::daemon::{Answered, Daemon, Dataset, EEXIST, crc_of, rename, size_of, top_of};
+use crate::daemon::{Answered, Daemon, Dataset, crc_of, size_of, top_of};
 use crate::observer::{self, Key};
 use crate::prefix::TRIES;
 
@@ -127,6 +127,13 @@ impl World {
             if let Some(key) = current {
                 self.is_well_laid_out(key);
             }
+            self.check_older(current);
+        } else {
+            assert!(
+                current.is_some() || self.expected == [None; 2],
+                "begins from nothing over {:?}",
+                self.expected
+            );
         }
         let good = current.filter(|key| !self.rotten.contains(key));
         self.promised.extend(good.into_iter().zip(name));
@@ -134,36 +141,19 @@ impl World {
         self.counts.rebuilt += u64::from(current.is_some());
     }
 
-    pub(super) fn finished(&mut self, results: &[(RequestId, i32)]) {
-        for &(id, errno) in results {
-            match self.finished.insert(id, errno) {
-                Some(0) => assert_eq!(errno, 0, "a request that took effect fails"),
-                // It failed, its program never heard of it and asked the next coordinators again.
-                _ if errno == 0 => self.took_effect(id),
-                _ if errno == EEXIST => {
-                    if let Some(DirOp::Make { path, .. }) = self.ops.get(&id) {
-                        let exists = self.oracle.contains(path) || self.prepared.contains(path);
-                        assert!(exists, "EEXIST, but {path} does not exist");
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn took_effect(&mut self, id: RequestId) {
-        match self.ops.get(&id).expect("a known request") {
-            DirOp::Make { path, .. } => {
-                assert!(self.oracle.insert(path.clone()) || !self.ready, "{path} was made twice");
-            }
-            DirOp::Remove { path } => {
-                let exists = self.oracle.contains(path) || self.prepared.contains(path);
-                assert!(exists || !self.ready, "{path} was removed twice");
-                self.oracle.retain(|dir| dir.strip(path).is_none());
-            }
-            DirOp::Rename { from, to, .. } => {
-                assert!(self.oracle.contains(from) || !self.ready, "{from} was renamed twice");
-                rename(&mut self.oracle, from, to);
+    /// Also what is older than `current` is listed, where the caches have it whole.
+    fn check_older(&self, current: Option<Key>) {
+        for node in &self.nodes {
+            for (id, dataset) in node.datasets.iter().filter(|(_, dataset)| !dataset.listed) {
+                let key = (dataset.epoch, *id);
+                let newer = node.listed(&dataset.name).is_some_and(|(id, newer)| (newer.epoch, id) > key);
+                let is_there = dataset.state == HeldState::Complete
+                    && Some(key) < current
+                    && !newer
+                    && self.settings.distribute
+                    && !observer::removed(&self.nodes, key)
+                    && observer::in_caches(&self.nodes, key);
+                assert!(!is_there, "{key:?} is older than {current:?}, whole, and not listed");
             }
         }
     }
@@ -375,17 +365,7 @@ impl World {
 
     fn check_answer(&mut self, at: usize, answer: &Answered) {
         match answer {
-            Answered::Directory(_, DirOp::Make { path, .. }, 0) => {
-                for node in &self.nodes {
-                    assert!(node.directories.contains(path), "{path} is not on {}", node.host);
-                }
-            }
-            Answered::Directory(_, DirOp::Remove { path }, 0) => {
-                for node in &self.nodes {
-                    assert!(!node.directories.contains(path), "{path} is still on {}", node.host);
-                }
-                self.check_removal(at, path);
-            }
+            Answered::Directory(_, op, 0) => self.check_directory(at, op),
             Answered::Marker(name, Some(id)) => {
                 let epoch = self.nodes[at].datasets[id].epoch;
                 for node in &self.nodes {

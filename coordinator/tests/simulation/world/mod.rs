@@ -10,21 +10,22 @@ mod losses;
 mod pointers;
 mod programs;
 mod racks;
+mod refusals;
 mod removals;
 mod room;
+mod rounds;
+mod settings;
 mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use scrfs::control::{
-    Command, DirOp, Event, FetchFailure, HeldState, MarkerOutcome, MarkerScope, NoRoom, SealRules, Settings,
-    Start,
+    Command, DirOp, Event, FetchFailure, HeldState, MarkerOutcome, NoRoom, Settings, Start,
 };
-use scrfs::dataset::{Catalog, Protection, Protections, Scheme};
+use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use scrfs::path::RelPath;
 use scrfs::prefix::{PfsCause, PfsTask};
-use scrfs::redundancy::sets::{at_risk, lay_out};
 use scrfs_coordinator::groups::FailureGroups;
 use scrfs_coordinator::job::JobId;
 use scrfs_coordinator::lead::{Input, Lack, Lead, Output};
@@ -79,6 +80,10 @@ pub(crate) struct World {
     prepared: BTreeSet<RelPath>,
     ops: BTreeMap<RequestId, DirOp>,
     finished: BTreeMap<RequestId, i32>,
+    /// What nodes have said in the round that was prepared last.
+    votes: BTreeMap<RequestId, BTreeSet<i32>>,
+    /// Which datasets this lead has had frozen.
+    seals: BTreeMap<DatasetId, Vec<u8>>,
     catalogs: BTreeMap<(Key, u32), Catalog>,
     /// What was told to be sealed, and when.
     sealed_at: BTreeMap<u64, BTreeSet<DatasetId>>,
@@ -149,54 +154,10 @@ pub(crate) struct World {
     trace: VecDeque<String>,
 }
 
-fn protection(rng: &mut Rng) -> Protection {
-    let rs = Scheme::ReedSolomon { failures: 2 };
-    let scheme = *rng.pick(&[Scheme::Xor, rs, Scheme::Partner, Scheme::Single]).expect("some");
-    let (set_size, failures) = *rng.pick(&[(2, 1), (3, 2), (8, 3)]).expect("some");
-    let scheme = if scheme == rs { Scheme::ReedSolomon { failures } } else { scheme };
-    Protection { set_size, ..Protection::by(scheme) }
-}
-
-fn protections(rng: &mut Rng) -> Protections {
-    let usual = protection(rng);
-    if usual.scheme != Scheme::Xor || usual.set_size != 3 {
-        return Protections::all(usual);
-    }
-    // As with several levels: every other dataset is not protected.
-    let descriptors = vec![Protection { interval: 2, ..usual.clone() }];
-    Protections { usual: Protection { scheme: Scheme::Single, ..usual }, descriptors }
-}
-
-fn settings(rng: &mut Rng) -> Settings {
-    let scope = if rng.chance(25) { MarkerScope::All } else { MarkerScope::Any };
-    Settings {
-        prefix: b"/pfs".to_vec(),
-        user: "u".to_owned(),
-        job_id: "j".to_owned(),
-        checkpoint_path: None,
-        coordinator_wait_ms: 10_000,
-        seal_timeout_ms: 30_000,
-        cache_size: *rng.pick(&[1, 2, 2, 3]).expect("some"),
-        cache_bytes: 0,
-        protections: protections(rng),
-        enable: true,
-        flush_every: *rng.pick(&[0, 1, 2, 3]).expect("some"),
-        scrub_interval_ms: 0,
-        fetch: rng.chance(90),
-        distribute: rng.chance(92),
-        list_max: 100,
-        jobs: scrfs::control::JobRules { block_bytes: 4096, encode_threads: 1 },
-        sealing: SealRules { scope, background: rng.chance(30), ..SealRules::default() },
-        loose: scrfs::control::LooseRules::default(),
-        restart: scrfs::control::RestartRules::default(),
-        advice: scrfs::control::AdviceRules::default(),
-    }
-}
-
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let mut settings = settings(&mut rng);
+        let mut settings = settings::of(&mut rng);
         // Of its own, so that all else of a seed stays what it was.
         if seed % 10 == 3 {
             settings.cache_bytes = 500 + seed % 4001;
@@ -240,6 +201,8 @@ impl World {
             prepared: BTreeSet::new(),
             ops: BTreeMap::new(),
             finished: BTreeMap::new(),
+            votes: BTreeMap::new(),
+            seals: BTreeMap::new(),
             catalogs: BTreeMap::new(),
             sealed_at: BTreeMap::new(),
             truth: Truth::new(),
@@ -355,6 +318,8 @@ impl World {
         self.down.clear();
         self.shares.clear();
         self.found_bad.clear();
+        self.votes.clear();
+        self.seals.clear();
         if let Some((_, task)) = self.tasks.pop_front().filter(|_| self.rng.chance(50)) {
             self.prefix.carry_out(task, &self.truth);
         }
@@ -432,7 +397,14 @@ impl World {
             Command::Commit(catalog) => self.committing(catalog),
             Command::Evict(id) => self.evicting(*id),
             Command::MarkAbsent { id, members } if node.0 == 0 => self.marked_absent(*id, members),
-            Command::Freeze { name, .. } => self.freezing(name),
+            Command::Freeze { id, name, .. } => {
+                self.seals.insert(*id, name.clone());
+                self.freezing(name);
+            }
+            Command::Drop { id, reason } if node.0 == 0 => self.check_drop(*id, reason),
+            Command::MarkersEnd { name, outcome: MarkerOutcome::Refused(reason), .. } => {
+                self.check_refusal(name, reason);
+            }
             Command::AllFrozen(id) => {
                 // One of an earlier epoch that is complete somewhere is decided; others may have to
                 // get it yet.
@@ -459,7 +431,10 @@ impl World {
             Command::MarkFailed { id, .. } => self.marked_failed(*id),
             Command::FlushFailed { id, given_up: false, .. } => drop(self.flush_failed.insert(*id, self.now)),
             Command::Save(_) => self.counts.joined += 1,
-            Command::DirPrepare { .. } => self.prepared = self.oracle.clone(),
+            Command::DirPrepare { .. } => {
+                self.prepared = self.oracle.clone();
+                self.votes.clear();
+            }
             _ => {}
         }
         self.down[node.0 as usize].push_back(command);
@@ -570,6 +545,11 @@ impl World {
         self.say(|| format!("  n{at} {command:?}"));
         self.nodes[at].pointers.moment = self.moment();
         let events = self.nodes[at].command(command, &mut self.prefix, &mut self.rng, trouble);
+        for event in &events {
+            if let Event::DirPrepared { votes, .. } = event {
+                self.voted(at, votes);
+            }
+        }
         self.up[at].extend(events);
     }
 

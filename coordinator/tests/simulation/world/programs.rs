@@ -25,7 +25,14 @@ impl World {
             }
             6 => {
                 let (from, to) = (self.some_path(), self.some_path());
-                self.directory(at, DirOp::Rename { from, to, no_replace: true, exchange: false });
+                let is_top = |path: &RelPath| path.names().count() == 1;
+                // Two datasets, or two directories of one.
+                let alike = is_top(&from) && is_top(&to)
+                    || !is_top(&from) && !is_top(&to) && top_of(&from) == top_of(&to);
+                let exchange = from != to && alike && self.rng.chance(40);
+                // The kernel answers by itself where both are the same.
+                let no_replace = from == to || !exchange && self.rng.chance(50);
+                self.directory(at, DirOp::Rename { from, to, no_replace, exchange });
             }
             7..=11 => self.write(at),
             12..=14 => self.change(at),

@@ -1,6 +1,8 @@
 //! Some jobs ask that no two nodes of a rack share a redundancy set.
 
+use scrfs::dataset::{Protection, Scheme};
 use scrfs::ids::Member;
+use scrfs::redundancy::sets::{at_risk, lay_out};
 
 use super::*;
 
