@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use scrfs::faults::Interruption;
+use scrfs::ids::DatasetId;
 
 use crate::checks::shown;
 use crate::programs::Contents;
@@ -49,10 +50,10 @@ impl World {
         Box::new(move || steps.into_iter().for_each(|step| step()))
     }
 
-    /// Each dataset in the prefix has the bytes of one version that was marked.
-    pub(crate) fn check_published(&self) {
-        let prefix = self.directory.path().join("pfs");
-        for entry in std::fs::read_dir(prefix).expect("a prefix").flatten() {
+    /// The datasets in the prefix, with their files.
+    pub(crate) fn published(&self) -> Vec<(String, Contents)> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(self.directory.path().join("pfs")).expect("a prefix").flatten() {
             let name = entry.file_name().into_string().expect("text");
             if name.starts_with('.') || !entry.file_type().expect("a type").is_dir() {
                 continue;
@@ -60,6 +61,25 @@ impl World {
             let mut found = Contents::new();
             read(&entry.path(), "", &mut found);
             found.retain(|path, _| !path.starts_with(".scr/"));
+            all.push((name, found));
+        }
+        all
+    }
+
+    /// A dataset was published: it, or a newer one of its name, can be fetched from now on.
+    pub(crate) fn note_published(&mut self, id: DatasetId) {
+        let name = String::from_utf8(self.programs.names[&id].clone()).expect("its name");
+        let all = self.published();
+        let (_, files) = all.into_iter().find(|(other, _)| *other == name).expect("it was published");
+        let marked = &self.programs.marked[&name];
+        let version = marked.versions.iter().position(|version| *version == files);
+        let began = marked.began[version.expect("one that was marked")];
+        self.programs.published.insert(name, began);
+    }
+
+    /// Each dataset in the prefix has the bytes of one version that was marked.
+    pub(crate) fn check_published(&self) {
+        for (name, found) in self.published() {
             let marked = &self.programs.marked[&name];
             let versions: Vec<String> = marked.versions.iter().map(shown).collect();
             let is_one = marked.versions.contains(&found);

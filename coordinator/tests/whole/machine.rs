@@ -137,9 +137,31 @@ impl Machine {
         }
     }
 
+    /// The number of its coordinator's link, be it gone or not.
+    pub(crate) fn link(&self) -> u64 {
+        self.links
+    }
+
     pub(crate) fn command(&self, command: Command) {
         let (link, _) = self.link.as_ref().expect("attached");
         self.worker.node.command(*link, command);
+    }
+
+    /// By a link that may be gone.
+    pub(crate) fn command_of(&self, link: u64, command: Command) {
+        self.worker.node.command(link, command);
+    }
+
+    /// How much it has to say.
+    pub(crate) fn events(&self) -> usize {
+        self.link.as_ref().map_or(0, |(_, events)| events.len())
+    }
+
+    /// What the mounted tree itself has at this path on this node.
+    pub(crate) fn in_tree(&self, path: &str) -> Option<Vec<u8>> {
+        let path = self.directory.join("cache/tree").join(path);
+        let is_file = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
+        is_file.then(|| std::fs::read(&path).expect("a file"))
     }
 
     /// It has something to say.

@@ -1,7 +1,8 @@
 //! A whole job from a seed: the real lead, real nodes with their mounted trees, real bytes encoded,
 //! rebuilt, flushed and fetched by the code that does so in production, in one thread but for the
 //! jobs. Made up are the transport, the clock, the programs and all deaths: of coordinators and
-//! workers between any two steps, of workers at any fault point, of nodes between two runs.
+//! workers between any two steps, of workers at any fault point, of coordinators in the middle of
+//! jobs and at any fault point in the prefix, of nodes between two runs.
 //!
 //! A failing seed is printed; run it alone with `SIMULATION_SEED=<seed> SIMULATION_TRACE=1`.
 //! `SIMULATION_FROM`, `SIMULATION_COUNT` and `SIMULATION_ALL` are as in `simulation`.
@@ -9,6 +10,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "nothing of scrfs itself")]
 
 mod checks;
+mod counts;
+mod deaths;
+mod exchanges;
 mod flips;
 mod interrupts;
 mod machine;
@@ -24,7 +28,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use scrfs::control::Start;
 
-use crate::world::{Counts, World};
+use crate::counts::Counts;
+use crate::world::World;
 
 /// Steps in which everything comes to rest once nothing fails any more.
 const SETTLE_STEPS: usize = 60_000;
@@ -76,6 +81,7 @@ fn run(world: &mut World) {
     world.calm();
     settle(world);
     world.check_answered();
+    world.check_directories();
     world.kill();
     world.end_programs();
     world.lose_nodes();
@@ -118,6 +124,7 @@ fn seeds() {
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
-    assert_eq!(failing, 0, "seeds that fail");
     eprintln!("{count} seeds: {total:?}");
+    assert_eq!(failing, 0, "seeds that fail");
+    assert!(total.are_enough(count), "{total:?}");
 }

@@ -148,5 +148,38 @@ impl World {
         let is_there = self.programs.promises.iter().any(|other| other == name);
         let must = is_fine && is_sealed && is_there && !self.programs.absent.contains(name.as_bytes());
         assert!(!must || outcome.is_ok(), "{name} is sealed, and its marker ({id}) gets {outcome:?}");
+        self.check_first_outcome(id, (name, version), outcome, is_fine);
+    }
+
+    /// Where nothing has failed, nobody has died since, and nobody removes or changes anything, a
+    /// marker of what was written has to succeed.
+    fn check_first_outcome(
+        &mut self,
+        id: u64,
+        (name, version): (&str, usize),
+        outcome: Result<u64, Errno>,
+        is_fine: bool,
+    ) {
+        let marked = &self.programs.marked[name];
+        let is_unhindered = is_fine && id >= self.programs.since && !marked.removing && !marked.is_odd;
+        let is_newest = version == marked.newest && version + 1 == marked.versions.len();
+        // What was sealed may be leaving the caches by now.
+        let is_kept = marked.promised.is_none() || self.programs.kept(name).is_some();
+        let is_first = version == marked.gone() && is_kept;
+        // What is carried on must be there, and good.
+        let is_over_good = self.counts.flips + self.counts.rotten == 0
+            && self.programs.kept(name).is_some()
+            && !self.programs.absent.contains(name.as_bytes());
+        if !is_unhindered || !is_newest || !(is_first || is_over_good) {
+            return;
+        }
+        // Nothing is sealed without a file.
+        let has_files = !marked.versions[version].is_empty();
+        assert_eq!(
+            outcome.is_ok(),
+            has_files,
+            "nothing has failed, and the marker ({id}) of {name} version {version} gets {outcome:?}"
+        );
+        self.counts.sure += u64::from(has_files);
     }
 }

@@ -41,6 +41,8 @@ pub(crate) enum Asked {
     Read(String, String),
     /// Make a file of a sealed dataset anew with these bytes, or remove it.
     Change(String, String, Option<Vec<u8>>),
+    /// Exchange two directories, of which this one has a third in it.
+    Exchange(String),
     /// Have the pointer file name this dataset.
     Point(String),
 }
@@ -116,10 +118,16 @@ pub(crate) struct Programs {
     pub(crate) promises: Vec<String>,
     pub(crate) asked: BTreeMap<u64, (String, Asked)>,
     pub(crate) next: u64,
+    /// An exchange of directories may yet be done that nobody waits for.
+    pub(crate) unsure: bool,
+    /// What `next` was when this epoch began.
+    pub(crate) since: u64,
     answers: Option<(Sender<Answer>, Receiver<Answer>)>,
     process: Option<Process>,
     /// How many nodes of those that have it may be lost, by the newest catalog.
     pub(crate) survives: BTreeMap<Vec<u8>, u32>,
+    /// When what the prefix has of each name began, at least.
+    pub(crate) published: BTreeMap<String, u64>,
     /// What was read, by host and dataset.
     pub(crate) read: BTreeMap<(String, String), Contents>,
     /// Of which datasets catalogs were committed, and which were said to be sealed.
@@ -135,7 +143,7 @@ pub(crate) struct Programs {
 impl Programs {
     /// All processes are gone.
     pub(crate) fn end(&mut self) {
-        (self.draft, self.removals.running) = (None, None);
+        (self.draft, self.removals.running, self.unsure) = (None, None, false);
         self.removals.raced = false;
         self.asked.clear();
         (self.answers, self.process) = (None, None);
@@ -155,6 +163,7 @@ impl Programs {
         for id in gone {
             match self.asked.remove(&id) {
                 Some((_, Asked::Read(..))) | None => {}
+                Some((_, Asked::Exchange(_))) => self.unsure = true,
                 Some((_, Asked::Unlink(..) | Asked::Rmdir(_))) => self.removals.running = None,
                 Some(_) => self.draft = None,
             }
@@ -274,10 +283,11 @@ impl World {
     /// A rank does something.
     pub(crate) fn act(&mut self) {
         let at = self.rng.below(self.machines.len());
-        match self.rng.below(10) {
+        match self.rng.below(11) {
             0..=5 => self.write_on(),
             6 | 7 => self.read_some(at),
             8 => self.remove_on(at),
+            10 if self.rng.chance(50) => self.exchange(at),
             9 if self.flipping && self.rng.chance(30) => self.flip_sealed(at),
             9 if self.rng.chance(30) => self.mark_again(at),
             _ => {}
@@ -472,7 +482,8 @@ impl World {
                 Asked::Marker(name, version) => self.marked(id, (&name, version), outcome),
                 Asked::Unlink(name, path) => self.unlinked(&name, &path, outcome),
                 Asked::Rmdir(path) => self.rmdir_ended(&path, outcome),
-                Asked::Read(name, path) => self.opened(&host, &name, &path, outcome),
+                Asked::Read(name, path) => self.opened(id, (&host, &name, &path), outcome),
+                Asked::Exchange(from) => self.exchanged(&from, outcome),
                 Asked::Point(name) => self.pointed(&name, outcome),
                 Asked::Change(name, path, bytes) => self.changed(&host, (&name, &path), bytes, outcome),
             }
@@ -539,8 +550,11 @@ impl World {
         self.counts.pointers += u64::from(outcome.is_ok());
     }
 
-    fn opened(&mut self, host: &str, name: &str, path: &str, outcome: Result<u64, Errno>) {
-        let Ok(fh) = outcome else { return };
+    fn opened(&mut self, id: u64, (host, name, path): (&str, &str, &str), outcome: Result<u64, Errno>) {
+        let fh = match outcome {
+            Ok(fh) => fh,
+            Err(error) => return self.check_unread(id, (host, name, path), error),
+        };
         let Some(machine) = self.machines.iter().find(|machine| machine.host == host) else { return };
         let mut bytes = vec![0; 8192];
         let filled = machine.worker.fs.read(fh, 0, &mut bytes).expect("a read");

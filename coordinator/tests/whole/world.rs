@@ -2,76 +2,31 @@
 
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use scrfs::control::server::Greeting;
 use scrfs::control::{Command, LooseRules, RestartRules, SealRules, Settings, Start};
 use scrfs::dataset::{Protection, Protections, Scheme};
-use scrfs::faults::{self, Died, Fault, Interruption};
+use scrfs::faults::Interruption;
 use scrfs::ids::{Epoch, NodeRank};
-use scrfs::prefix::{self, PfsTask, Prefix};
+use scrfs::prefix::PfsTask;
 use scrfs_coordinator::epoch;
 use scrfs_coordinator::groups::FailureGroups;
 use scrfs_coordinator::job::{Job, JobFailure, JobId, JobResult};
 use scrfs_coordinator::lead::{Input, Lead, Output};
 
+use crate::counts::Counts;
 use crate::machine::Machine;
 use crate::programs::Programs;
 use crate::rng::Rng;
-use crate::shares;
 
 /// How much time passes when nothing else happens.
 const TICK: Duration = Duration::from_millis(500);
-/// Fault points that a worker which is to die passes at most before it does.
-const POINTS: usize = 12;
-
+/// So much of what former leads have sent is kept.
+const FORMER: usize = 40;
 /// The lane of flushes.
 const FLUSHES: &str = "scrfs-transfer";
-
-/// What was counted in a seed.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Counts {
-    pub(crate) seals: u64,
-    pub(crate) read: u64,
-    pub(crate) elsewhere: u64,
-    pub(crate) restarts: u64,
-    pub(crate) rebuilds: u64,
-    pub(crate) absent: u64,
-    pub(crate) deaths: u64,
-    pub(crate) within: u64,
-    pub(crate) changes: u64,
-    pub(crate) flips: u64,
-    pub(crate) pointers: u64,
-    pub(crate) removals: u64,
-    pub(crate) remade: u64,
-    pub(crate) again: u64,
-    pub(crate) interrupted: u64,
-    pub(crate) rotten: u64,
-}
-
-impl std::ops::AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        self.seals += other.seals;
-        self.read += other.read;
-        self.elsewhere += other.elsewhere;
-        self.restarts += other.restarts;
-        self.rebuilds += other.rebuilds;
-        self.absent += other.absent;
-        self.deaths += other.deaths;
-        self.within += other.within;
-        self.changes += other.changes;
-        self.flips += other.flips;
-        self.pointers += other.pointers;
-        self.removals += other.removals;
-        self.remade += other.remade;
-        self.again += other.again;
-        self.interrupted += other.interrupted;
-        self.rotten += other.rotten;
-    }
-}
 
 #[allow(clippy::struct_excessive_bools, reason = "a test's knobs")]
 pub(crate) struct World {
@@ -84,25 +39,29 @@ pub(crate) struct World {
     away: Vec<Machine>,
     pub(crate) lead: Option<Lead>,
     pub(crate) epoch: Epoch,
-    start: Start,
+    pub(crate) start: Start,
     now: u64,
     down: Vec<VecDeque<Command>>,
-    jobs: Vec<(JobId, Job)>,
-    results: Vec<(NodeRank, JobId, JobResult)>,
+    /// What former leads have sent and what has not arrived, with the hosts and links.
+    former: VecDeque<(String, u64, Command)>,
+    pub(crate) jobs: Vec<(JobId, Job)>,
+    pub(crate) results: Vec<(NodeRank, JobId, JobResult)>,
     tasks: VecDeque<PfsTask>,
     next_host: u64,
     pub(crate) programs: Programs,
     /// The start of this epoch is over.
     pub(crate) ready: bool,
     /// Workers die within their work.
-    deadly: bool,
+    pub(crate) deadly: bool,
     /// Steps of theirs fail, or did.
-    failing: bool,
+    pub(crate) failing: bool,
     failed: bool,
     /// The mounts could not be presented: what they lacked is there now.
     lacks: bool,
     /// Bits of sealed files flip while programs run.
     pub(crate) flipping: bool,
+    /// All nodes are lost at once now and then.
+    wiping: bool,
     /// Steps of programs that are to interrupt something.
     pub(crate) put_off: Option<Vec<Interruption>>,
     pub(crate) counts: Counts,
@@ -161,6 +120,7 @@ impl World {
             start: Start::Restart,
             now: 1_700_000_000_000_000,
             down: Vec::new(),
+            former: VecDeque::new(),
             jobs: Vec::new(),
             results: Vec::new(),
             tasks: VecDeque::new(),
@@ -173,6 +133,7 @@ impl World {
             lacks: false,
             // Of its own, too.
             flipping: seed % 5 == 1,
+            wiping: seed.is_multiple_of(2),
             put_off: None,
             counts: Counts::default(),
             trace: VecDeque::new(),
@@ -200,6 +161,10 @@ impl World {
         }
     }
 
+    pub(crate) fn is_traced(&self) -> bool {
+        self.is_traced
+    }
+
     pub(crate) fn trace(&self) -> impl Iterator<Item = &String> {
         self.trace.iter()
     }
@@ -223,6 +188,7 @@ impl World {
         }
         self.down = self.machines.iter().map(|_| VecDeque::new()).collect();
         self.programs.absent.clear();
+        self.programs.since = self.programs.next;
         self.start = start;
         self.ready = false;
         for (rank, machine) in (0..).map(NodeRank).zip(&mut self.machines) {
@@ -241,15 +207,26 @@ impl World {
         self.machines.iter().for_each(|machine| machine.pass(Duration::ZERO));
     }
 
-    /// All coordinators die: nothing in flight arrives.
+    /// All coordinators die: nothing in flight arrives, or it does when others have attached.
     pub(crate) fn kill(&mut self) {
         self.say(|| "=== coordinators die".to_owned());
         self.lead = None;
-        self.down.clear();
+        let down = std::mem::take(&mut self.down);
+        for (machine, commands) in self.machines.iter().zip(down) {
+            let link = machine.link();
+            self.former.extend(commands.into_iter().map(|command| (machine.host.clone(), link, command)));
+        }
+        let many = self.former.len().saturating_sub(FORMER);
+        self.former.drain(..many);
         self.jobs.clear();
         self.results.clear();
         self.tasks.clear();
-        self.machines.iter_mut().for_each(Machine::detach);
+        for machine in &mut self.machines {
+            // Some nodes see nothing of the death before others attach.
+            if self.rng.chance(70) {
+                machine.detach();
+            }
+        }
     }
 
     /// A worker dies, and its successor takes over. The coordinators open a new epoch.
@@ -260,13 +237,16 @@ impl World {
         self.programs.forget(&host);
         self.machines[at].succeed();
         self.counts.deaths += 1;
-        self.start(if self.start == Start::Restart && !self.ready { Start::Restart } else { Start::Attach });
+        self.start_again();
     }
 
     /// Nodes die, with all that they have; others come, or come back.
     pub(crate) fn lose_nodes(&mut self) {
         let most = if self.settings.protections.usual.scheme.failures() == Some(2) { 2 } else { 1 };
+        let is_wiped = self.wiping && self.rng.chance(30);
         let lost = self.rng.below(most + 1).min(self.machines.len() - 1);
+        let lost = if is_wiped { self.machines.len() } else { lost };
+        self.counts.wipes += u64::from(is_wiped);
         for _ in 0..lost {
             let at = self.rng.below(self.machines.len());
             let machine = self.machines.swap_remove(at);
@@ -278,9 +258,12 @@ impl World {
             } else {
                 machine.destroy();
             }
-            if self.rng.chance(70) {
+            if !is_wiped && self.rng.chance(70) {
                 self.add_machine();
             }
+        }
+        if is_wiped {
+            (0..lost).for_each(|_| self.add_machine());
         }
         if self.rng.chance(20)
             && let Some(mut machine) = self.away.pop()
@@ -291,7 +274,7 @@ impl World {
         }
     }
 
-    fn feed(&mut self, input: Input) {
+    pub(crate) fn feed(&mut self, input: Input) {
         self.say(|| format!("> {input:?}"));
         let Some(lead) = &mut self.lead else { return };
         for output in lead.step(input) {
@@ -337,8 +320,7 @@ impl World {
                         self.check_removed(*id, std::str::from_utf8(name).expect("its name"));
                     }
                     let current = current.map(|(_, name)| String::from_utf8(name).expect("its name"));
-                    self.programs.present(current.as_deref(), self.settings.restart.lazy);
-                    self.check_listed();
+                    self.check_presented(current.as_deref());
                     self.check_pointer(current.as_deref());
                 }
                 self.programs.run();
@@ -389,6 +371,9 @@ impl World {
         if !busy || self.rng.chance(2) {
             choices.push((7, 0, ""));
         }
+        if self.lead.is_some() && !self.former.is_empty() && self.rng.chance(5) {
+            choices.push((8, 0, ""));
+        }
         let Some(&(kind, at, lane)) = self.rng.pick(&choices) else { return false };
         match kind {
             0 => {
@@ -406,27 +391,17 @@ impl World {
                     machine.worker.agenda.work(lane);
                 });
             }
-            3 => {
-                let (id, job) = self.jobs.swap_remove(at);
-                self.counts.rebuilds += u64::from(matches!(job, Job::Rebuild { .. }));
-                self.counts.elsewhere += u64::from(matches!(job, Job::Send { .. }));
-                let nodes: Vec<_> =
-                    self.machines.iter().map(|machine| Arc::clone(&machine.worker.node)).collect();
-                let results = shares::run(id, &job, (&nodes, self.epoch), self.settings.jobs);
-                self.results.extend(results.into_iter().map(|(rank, result)| (rank, id, result)));
-            }
+            3 => self.run_job(at),
             4 => {
                 let (rank, id, result) = self.results.swap_remove(at);
                 self.feed(Input::Job(rank, id, result));
             }
             5 => {
                 let task = self.tasks.pop_front().expect("not empty");
-                let prefix = Prefix::new(&self.settings.prefix, self.epoch, "n");
-                let outcome = prefix::outcome(&prefix, task, &|_| {});
-                self.check_published();
-                self.feed(Input::Pfs(outcome));
+                self.run_task(task);
             }
             6 => self.act(),
+            8 => self.former_speaks(),
             _ => {
                 self.now += u64::try_from(TICK.as_micros()).expect("short");
                 self.machines.iter().for_each(|machine| machine.pass(TICK));
@@ -437,39 +412,17 @@ impl World {
         busy
     }
 
-    /// A piece of a worker's work, in which it may die, and which programs may interrupt.
-    fn mortal(&mut self, at: usize, is_flush: bool, work: impl FnOnce(&Machine)) {
-        let dies = self.deadly && self.rng.rarely(15);
-        // A restart takes a file that cannot be read for lost.
-        let fails = !dies && self.failing && self.ready && self.rng.rarely(60);
-        let points = 1 + u32::try_from(self.rng.below(POINTS)).expect("few");
-        let errno = *self.rng.pick(&[libc::EIO, libc::ENOSPC]).expect("some");
-        let fault = if dies { Fault::Death } else { Fault::Error(errno) };
-        if is_flush && !dies && self.rng.chance(50) {
-            let interruption = self.interruption();
-            faults::interrupt("flush", 1 + u32::try_from(self.rng.below(6)).expect("few"), interruption);
-            self.counts.interrupted += 1;
-        }
-        faults::arm(if dies || fails { points } else { 0 }, fault);
-        let machine = &self.machines[at];
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(machine)));
-        faults::arm(0, Fault::Death);
-        if let Some(late) = faults::uninterrupted() {
-            self.counts.interrupted -= 1;
-            late();
-        }
-        match outcome {
-            Ok(()) if dies && self.rng.chance(50) => self.replace_worker(at),
-            Ok(()) => {}
-            Err(panic) => match panic.downcast::<Died>() {
-                Ok(died) => {
-                    self.counts.within += 1;
-                    self.say(|| format!("  rank {at} dies at {}", died.0));
-                    self.replace_worker(at);
-                }
-                Err(panic) => resume_unwind(panic),
-            },
-        }
+    /// A command of a former lead arrives after a newer one has attached: nothing comes of it.
+    fn former_speaks(&mut self) {
+        let at = self.rng.below(self.former.len());
+        let (host, link, command) = self.former.remove(at).expect("not empty");
+        let Some(machine) = self.machines.iter().find(|machine| machine.host == host) else { return };
+        let looks = |machine: &Machine| (machine.worker.agenda.lanes(), machine.events());
+        let before = looks(machine);
+        machine.command_of(link, command.clone());
+        assert_eq!(looks(machine), before, "{host} obeys a former lead: {command:?}");
+        self.counts.former += 1;
+        self.say(|| format!("  {host} is told by a former lead: {command:?}"));
     }
 
     /// Steps of workers may have failed.
