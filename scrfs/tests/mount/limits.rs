@@ -188,7 +188,7 @@ fn a_seal_without_descriptors(m: &Mounted, options: &[&str]) {
     let open = use_up(m);
     lead.seal();
     let marker = m.at("ck/.complete");
-    let touched = Command::new("touch").arg(&marker).status().unwrap();
+    let touched = Command::new("timeout").args(["-k", "2", "300", "touch"]).arg(&marker).status().unwrap();
     assert!(touched.success(), "{}", events(m));
     answers(m);
     // It is there, and can be read when there is a descriptor for it.

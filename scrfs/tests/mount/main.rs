@@ -520,7 +520,9 @@ fn the_mode_of_a_new_mounts_root_is_the_administrators() {
             fs::write(m.at("f"), b"x").unwrap();
             // Of root's group, and of another.
             for (gid, may) in [(0, group), (1000, false)] {
-                let list = Command::new("ls").arg(&m.mount_point).uid(1000).gid(gid).output().unwrap();
+                let mut list = Command::new("timeout");
+                list.args(["-k", "2", "300", "ls"]).arg(&m.mount_point).uid(1000).gid(gid);
+                let list = list.output().unwrap();
                 assert_eq!(list.status.success(), may, "{mode}, group {gid}: {list:?}");
             }
             // It is the mount's from then on.
