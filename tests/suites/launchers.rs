@@ -322,7 +322,7 @@ fn a_job_whose_words_nobody_reads_is_saved_and_ends() {
         job.run_command(&[0, 1], 2, 1, &[program("ckpt").as_str(), "/scr", &job.log_path(), "2"]);
     let mut child = command.stdout(Stdio::null()).stderr(full).spawn().expect("scrfs-run starts");
     let mut ended = None;
-    wait::until_true("its end", SOON, || {
+    wait::until_true("its end", LIMIT, || {
         ended = child.try_wait().expect("a child");
         ended.is_some()
     });

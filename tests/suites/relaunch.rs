@@ -7,6 +7,9 @@ use scrfs_harness::place::{BIN, SCR};
 use scrfs_harness::programs::program;
 use scrfs_harness::{Cluster, wait};
 
+/// For what has several steps, each of which is slow on a busy machine.
+const LIMIT: Duration = Duration::from_secs(150);
+
 #[test]
 fn a_node_loses_power_in_mid_run_and_the_spare_takes_over() {
     let cluster = Cluster::up(5);
@@ -18,7 +21,7 @@ fn a_node_loses_power_in_mid_run_and_the_spare_takes_over() {
     run.await_line(&job, "sealed 4", SOON);
     cluster.poweroff(2);
     job.let_go();
-    let code = run.wait(Duration::from_secs(150));
+    let code = run.wait(LIMIT);
     assert_eq!(code, 0, "{}", run.output());
     let starts: Vec<u64> =
         job.log().iter().filter_map(|l| l.strip_prefix("start after ")?.parse().ok()).collect();
@@ -106,12 +109,12 @@ fn nodes_that_die_together_are_left_out_and_the_job_goes_on() {
     let (program, [hold, at]) = (program("ckpt"), job.hold_at(6));
     let arguments = [program.as_str(), "/scr", &job.log_path(), "8", "pause=100", &hold, &at];
     let mut run = job.start(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 8, 1, &arguments);
-    run.await_line(&job, "sealed 3", Duration::from_secs(150));
+    run.await_line(&job, "sealed 3", LIMIT);
     cluster.poweroff(3);
     cluster.poweroff(2);
     cluster.kill(7);
     job.let_go();
-    wait::until_true("another run", SOON, || run.output().contains("run 2 on node0 node1 node4"));
-    assert_eq!(run.wait(Duration::from_secs(150)), 0, "{}", run.output());
+    wait::until_true("another run", LIMIT, || run.output().contains("run 2 on node0 node1 node4"));
+    assert_eq!(run.wait(LIMIT), 0, "{}", run.output());
     assert_eq!(job.sealed().last(), Some(&8));
 }
