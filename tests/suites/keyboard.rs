@@ -279,7 +279,7 @@ fn read(path: &Path) -> String {
 #[test]
 fn small_programs_of_the_page() {
     let cluster = Cluster::up(2);
-    let job = Job::new(&cluster, "page").set("SCRFS_SEAL_TIMEOUT", "500ms");
+    let job = Job::new(&cluster, "page").set("SCRFS_SEAL_TIMEOUT", "2s");
     job.mount(0..2);
     let mut run = job.idle(&[0, 1]);
     let state = |dataset: &str| job.state(1, dataset);
