@@ -15,8 +15,14 @@ use crate::wait;
 
 /// How long anything may take that ought to be quick.
 pub const SOON: Duration = Duration::from_secs(40);
+/// What [`Job::idle`] runs, as `pgrep -xf` has it: for longer than any test.
+pub const IDLE: &str = "/bin/sleep 3600";
 /// A restart may rebuild before its program starts.
 const IDLE_LIMIT: Duration = Duration::from_mins(2);
+/// Of a run of `scrfs-run`, if its test says no other.
+const RUN_LIMIT: Duration = Duration::from_secs(400);
+/// From a signal to the end of `scrfs-run`, besides what the job keeps for the end.
+const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// A job: user, prefix, settings.
 #[derive(Debug, Clone)]
@@ -29,6 +35,7 @@ pub struct Job<'a> {
     settings: Vec<(String, String)>,
     control_base: Option<&'static str>,
     options: Vec<String>,
+    limit: Duration,
 }
 
 impl<'a> Job<'a> {
@@ -51,7 +58,8 @@ impl<'a> Job<'a> {
     fn of_user(cluster: &'a Cluster, name: &str, uid: u32) -> Self {
         let (settings, options) = (Vec::new(), Vec::new());
         let (name, id) = (name.to_owned(), name.to_owned());
-        let job = Self { cluster, name, id, uid, settings, control_base: None, options };
+        let (control_base, limit) = (None, RUN_LIMIT);
+        let job = Self { cluster, name, id, uid, settings, control_base, options, limit };
         for directory in [job.host_prefix(), job.host_desk()] {
             fs::create_dir_all(&directory).expect("the PFS can be written");
             std::os::unix::fs::chown(&directory, Some(uid), Some(uid)).expect("chown on the PFS");
@@ -92,6 +100,20 @@ impl<'a> Job<'a> {
     pub fn option(mut self, option: &str) -> Self {
         self.options.push(option.to_owned());
         self
+    }
+
+    /// Each of its runs may take so long before it is ended; 400 s if not set.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// How long a run may take to end once it was told to: it may be saving until then.
+    fn end_limit(&self) -> Duration {
+        let set = self.settings.iter().find(|(name, _)| name == "SCRFS_END_GRACE");
+        let grace = set.map_or(0, |(_, value)| value.parse().expect("seconds"));
+        Duration::from_secs(grace) + END_LIMIT
     }
 
     /// The prefix as the nodes see it.
@@ -217,7 +239,8 @@ impl<'a> Job<'a> {
     #[track_caller]
     pub fn kill_all(&self) {
         let of = |pattern: &str| format!("pgrep {pattern}");
-        let all = ["-x scrfs-run", "-x scrfs-coordinat", "-x mpirun", "-f '^/bin/sleep 600$'"].map(of);
+        let idle = format!("-xf '{IDLE}'");
+        let all = ["-x scrfs-run", "-x scrfs-coordinat", "-x mpirun", &idle].map(of);
         let line = format!("all=$({}); test -z \"$all\" || {{ kill -9 $all; false; }}", all.join("; "));
         // When one has ended, others end by themselves: `kill` may find them gone.
         wait::until_true("the end of all of the job", SOON, || self.cluster.head().run(&line).ok());
@@ -226,8 +249,7 @@ impl<'a> Job<'a> {
     /// `scrfs-run` with `used` nodes of `hosts`, `ranks` on each, and this program.
     pub fn run_command(&self, hosts: &[usize], used: usize, ranks: usize, program: &[&str]) -> Command {
         let names: Vec<String> = hosts.iter().map(|k| format!("node{k}")).collect();
-        let shell =
-            self.cluster.head().user(self.uid).limit(Duration::from_secs(400)).grace(Duration::from_secs(20));
+        let shell = self.cluster.head().user(self.uid).limit(self.limit).grace(self.end_limit());
         let mut command = shell.cmd(&format!("{BIN}/scrfs-run"));
         command.args(["--hosts", &names.join(",")]).args(["--nodes", &used.to_string()]);
         command.args(["--ranks-per-node", &ranks.to_string()]).args(["--prefix", &self.prefix()]);
@@ -251,7 +273,7 @@ impl<'a> Job<'a> {
         let copy = file.try_clone().expect("dup");
         let mut command = self.run_command(hosts, used, ranks, program);
         let child = command.stdout(file).stderr(copy).spawn().expect("scrfs-run starts");
-        Running { child, out, ended: None }
+        Running { child, out, ended: None, end_limit: self.end_limit() }
     }
 
     /// Lines of the program's log so far.
@@ -317,11 +339,12 @@ impl<'a> Job<'a> {
     #[track_caller]
     pub fn idle_within(&self, hosts: &[usize], limit: Duration) -> Running {
         // The program itself: the launchers' lines have its words too.
-        let runs = |node| self.on(node).run("pgrep -f '^/bin/sleep 600$'").ok();
+        let runs = |node| self.on(node).run(&format!("pgrep -xf '{IDLE}'")).ok();
         for &node in hosts {
             wait::until_true("the end of the former program", limit, || !runs(node));
         }
-        let run = self.start(hosts, hosts.len(), 1, &["/bin/sleep", "600"]);
+        let program: Vec<&str> = IDLE.split(' ').collect();
+        let run = self.start(hosts, hosts.len(), 1, &program);
         for &node in hosts {
             self.await_coordinator(node);
             wait::until_true("the program", limit, || runs(node));
@@ -337,9 +360,9 @@ impl<'a> Job<'a> {
         });
     }
 
-    /// The events of a node's daemon, for messages of tests that fail.
+    /// All events that a node's daemon has kept: what is not among them has not been said.
     pub fn events(&self, node: usize) -> String {
-        self.on(node).run(&format!("{BIN}/scrfs-ctl events --mount {SCR} -n 60")).out
+        self.on(node).run(&format!("{BIN}/scrfs-ctl events --mount {SCR} -n {}", u32::MAX)).out
     }
 }
 
@@ -353,6 +376,7 @@ pub struct Running {
     child: Child,
     out: PathBuf,
     ended: Option<i32>,
+    end_limit: Duration,
 }
 
 impl Running {
@@ -394,7 +418,8 @@ impl Running {
             let _ =
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
         }
-        self.wait(SOON)
+        // At the limit itself its shell kills it.
+        self.wait(self.end_limit + Duration::from_secs(10))
     }
 
     /// Waits until the program's log has this line, or says why it never will.

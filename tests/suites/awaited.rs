@@ -2,7 +2,7 @@
 //! goes on stays, and what needs a coordinator waits. Processes of a daemon that are stopped are
 //! named.
 
-use scrfs_harness::job::{Job, SOON};
+use scrfs_harness::job::{IDLE, Job, SOON};
 use scrfs_harness::place::{BIN, JOB_UID, SCR};
 use scrfs_harness::{Cluster, wait};
 
@@ -38,7 +38,7 @@ fn a_job_whose_coordinators_are_lost_keeps_its_mounts() {
     cluster.head().run("pkill -CONT -x scrfs-run").must();
     job.await_coordinator(0);
     // Nor between two runs of the program.
-    cluster.on(1).run("pkill -KILL -xf '/bin/sleep 600'").must();
+    cluster.on(1).run(&format!("pkill -KILL -xf '{IDLE}'")).must();
     wait::until_true("the end of the first run", SOON, || run.output().contains("the program ended with"));
     let refused = job.unmount(0);
     assert!(!refused.ok() && refused.err.contains("/scr is in use: "), "{refused}\n{}", run.output());

@@ -128,7 +128,7 @@ fn writer(job: &Job<'_>, node: usize, path: &str) -> Child {
 #[test]
 fn processes_of_ours_go_first_while_a_marker_waits() {
     let cluster = Cluster::up(2);
-    let job = Job::new(&cluster, "first");
+    let job = Job::new(&cluster, "first").limit(HELD * 2);
     let job = job.set("SCRFS_SEAL_TIMEOUT", SEAL_TIMEOUT).set("SCRFS_COORDINATOR_WAIT", "300s");
     job.mount(0..2);
     let mut run = job.idle(&[0, 1]);

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use scrfs_harness::cluster::workspace;
-use scrfs_harness::job::{Job, Running, SOON};
+use scrfs_harness::job::{IDLE, Job, Running, SOON};
 use scrfs_harness::mpirun::site_environment;
 use scrfs_harness::place::{BIN, CACHE, SCR};
 use scrfs_harness::shell::Ran;
@@ -77,7 +77,7 @@ impl<'a> Victim<'a> {
     /// Those that succeed, and those of which it is not known, with what they said.
     fn attack(&self, uid: u32, attacks: &[Attack]) -> Vec<String> {
         let coordinator = self.cluster.on(0).run("pgrep -o scrfs-coordinat").must().to_owned();
-        let program = self.cluster.on(0).run("pgrep -o -f '^/bin/sleep 600$'").must().to_owned();
+        let program = self.cluster.on(0).run(&format!("pgrep -o -xf '{IDLE}'")).must().to_owned();
         let shell = self.cluster.on(0).user(uid).limit(Duration::from_mins(10));
         // A coordinator takes its time before it is refused: MPI starts first.
         let rows = (0..attacks.len()).map(|at| {
