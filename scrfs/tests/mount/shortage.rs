@@ -5,11 +5,15 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::process::Command;
 
+#[cfg(feature = "faults")]
 use nix::sys::signal::{Signal, kill};
+#[cfg(feature = "faults")]
 use nix::unistd::Pid;
 
 use super::takeover::replace_worker;
-use super::{Mounted, ONE_SMALL_STORE, SLOWLY, in_namespace, on_a_thread, scrfs, wait_until};
+use super::{Mounted, ONE_SMALL_STORE, on_a_thread, wait_until};
+#[cfg(feature = "faults")]
+use super::{SLOWLY, in_namespace, scrfs};
 
 fn log(m: &Mounted) -> String {
     fs::read_to_string(m.control().join("daemon.log")).unwrap()
@@ -83,11 +87,9 @@ fn scrfs_ctl_status(m: &Mounted) -> String {
 }
 
 /// One that is short of something for seconds, six times in a row.
+#[cfg(feature = "faults")]
 #[test]
 fn workers_that_cannot_be_started_do_not_end_the_mount() {
-    if !cfg!(feature = "faults") {
-        return;
-    }
     on_a_thread(|| {
         SLOWLY.set(
             "worker.spawn=full@2,worker.spawn=full@3,worker.spawn=full@4,worker.spawn=full@5,worker.spawn=full@6,\
@@ -110,11 +112,9 @@ fn workers_that_cannot_be_started_do_not_end_the_mount() {
     });
 }
 
+#[cfg(feature = "faults")]
 #[test]
 fn a_supervisor_that_waits_for_better_times_can_be_told_to_end() {
-    if !cfg!(feature = "faults") {
-        return;
-    }
     on_a_thread(|| {
         let faults: Vec<String> = (2..100).map(|nth| format!("worker.spawn=full@{nth}")).collect();
         SLOWLY.set(faults.join(",").leak());
@@ -132,11 +132,9 @@ fn a_supervisor_that_waits_for_better_times_can_be_told_to_end() {
 }
 
 /// The worker itself finds that something is missing.
+#[cfg(feature = "faults")]
 #[test]
 fn a_worker_that_is_short_of_something_says_so() {
-    if !cfg!(feature = "faults") {
-        return;
-    }
     in_namespace(&[], |m| {
         assert!(m.unmount(&[]).status.success());
         let faults = m.dir.path().join("faults");
