@@ -2,6 +2,8 @@
 //!
 //! Each test has one cluster and many jobs on it: what is waited for is mostly Slurm.
 
+// Tests begin in the order of their names: this one waits longest, and computes least.
+mod at_time_limit;
 mod busy;
 mod ended;
 mod hooks;
@@ -11,7 +13,6 @@ mod neighbours;
 mod nodes;
 mod notes;
 mod steps;
-mod time_limit;
 
 use std::time::{Duration, Instant};
 
