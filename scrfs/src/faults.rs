@@ -157,8 +157,8 @@ mod armed {
     use crate::lock::{Mutex, Rank};
 
     const SLOW: std::time::Duration = std::time::Duration::from_millis(2);
-    /// A test that has failed releases nobody. One that goes on does so before this, also where each
-    /// of its steps takes a minute.
+    /// A test that has failed releases nobody. One that goes on does so before this, also where
+    /// each of its steps takes a minute.
     const WAIT_MAX: std::time::Duration = std::time::Duration::from_mins(10);
 
     thread_local! {
