@@ -71,7 +71,7 @@ impl World {
 
     /// What happens in a job, if anything does. Files are sent often, all else seldom.
     fn hazard(&mut self, job: &Job) -> Hazard {
-        let often = if matches!(job, Job::Send { .. }) { 40 } else { 300 };
+        let often = if matches!(job, Job::Send { .. }) { 60 } else { 600 };
         let dies = self.deadly && self.rng.rarely(often);
         let fails = !dies && self.failing && self.ready && self.rng.rarely(often);
         if !dies && !fails {
@@ -123,8 +123,7 @@ impl World {
         let often = if matches!(task, PfsTask::Publish(_)) { 20 } else { 2 };
         let dies = !is_asked_for_ever && self.deadly && self.rng.chance(often);
         let fails = !is_asked_for_ever && !dies && self.failing && self.ready && self.rng.chance(5);
-        let points = 1 + u32::try_from(self.rng.below(3 * POINTS)).expect("few");
-        let errno = self.some_errno();
+        let (points, errno) = (self.some_points(), self.some_errno());
         self.counts.failing += u64::from(fails);
         let shown = if self.is_traced() { format!("{task:?}") } else { String::new() };
         let prefix = Prefix::new(&self.settings.prefix, self.epoch, "n");

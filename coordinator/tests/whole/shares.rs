@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Hazard {
     None,
-    /// At the so-manieth fault point from this request of that node on.
+    /// In the first request from this one on, of that node, that passes so many fault points.
     Fault {
         rank: NodeRank,
         request: usize,
@@ -58,7 +58,7 @@ struct Line {
     rank: NodeRank,
     node: Arc<Node>,
     epoch: Epoch,
-    /// Requests to come before the one that meets the fault, with that.
+    /// Requests to come before those that may meet the fault, with that.
     armed: Option<(AtomicUsize, u32, Fault)>,
     /// Nobody is asked any more: the worker is dead, or the coordinators are.
     gone: AtomicBool,
@@ -71,7 +71,9 @@ struct Direct(Arc<Line>);
 impl Line {
     fn arm(&self) {
         let Some((left, points, fault)) = &self.armed else { return };
-        if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let next = |left: usize| Some(left.saturating_sub(1));
+        let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or_default();
+        if before <= 1 {
             faults::arm(*points, *fault);
         }
     }

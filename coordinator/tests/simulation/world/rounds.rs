@@ -32,9 +32,12 @@ impl World {
             let name = path.as_bytes();
             node.is_frozen(name) || node.markers.contains_key(name) || node.listed(name).is_some()
         };
+        // All nodes may have dropped it, and the lead has yet to hear so.
+        let was_sealed = |path: &RelPath| self.seals.values().any(|name| name == path.as_bytes());
         let is_top = |path: &&RelPath| path.names().count() == 1;
         let mut tops = op_paths(op).into_iter().filter(is_top);
-        matches!(op, DirOp::Rename { .. }) && tops.any(|path| self.nodes.iter().any(|node| seals(path, node)))
+        matches!(op, DirOp::Rename { .. })
+            && tops.any(|path| was_sealed(path) || self.nodes.iter().any(|node| seals(path, node)))
     }
 
     pub(super) fn finished(&mut self, results: &[(RequestId, i32)]) {
