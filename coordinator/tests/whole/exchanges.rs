@@ -56,6 +56,8 @@ impl World {
 
     /// The two were exchanged, or were not.
     pub(crate) fn exchanged(&mut self, from: &str, outcome: Result<u64, Errno>) {
+        // A node may have failed to do what all had decided: it is behind the others then.
+        self.programs.unsure |= outcome.is_err() && self.failing();
         // Without coordinators one node has done it alone.
         if outcome.is_err() || self.lead.is_none() || self.programs.unsure {
             return;
