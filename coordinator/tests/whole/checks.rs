@@ -244,7 +244,9 @@ impl World {
         self.programs.read.clear();
         for at in 0..self.machines.len() {
             for (name, paths) in files(&self.machines[at].worker.fs) {
-                paths.iter().for_each(|path| self.read(at, &name, path));
+                for path in &paths {
+                    self.read(at, &name, path);
+                }
             }
         }
     }

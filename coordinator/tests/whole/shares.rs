@@ -138,14 +138,20 @@ pub(crate) fn run(
         let told = told.recv_timeout(LIMIT).expect("a share that ends");
         messages += 1;
         if matches!(hazard, Hazard::Stop(at) if at == messages) {
-            lines.iter().for_each(|line| line.gone.store(true, Ordering::SeqCst));
+            for line in &lines {
+                line.gone.store(true, Ordering::SeqCst);
+            }
             end = Some(End::Stopped);
-            all.values().for_each(|jobs| jobs.abort_all("the coordinators are gone"));
+            for jobs in all.values() {
+                jobs.abort_all("the coordinators are gone");
+            }
         }
         match told {
             Told::Died(rank, point) => {
                 end = Some(End::Died(rank, point));
-                all.values().for_each(|jobs| jobs.abort_all("a worker is gone"));
+                for jobs in all.values() {
+                    jobs.abort_all("a worker is gone");
+                }
             }
             Told::Out(_, Outgoing::Block { node, address: Address { job, stream }, bytes }) => {
                 let block = Block::received(bytes.to_vec());
