@@ -289,15 +289,9 @@ impl World {
             } else {
                 assert_eq!(says, None, "nobody wrote that, or it was given up");
             }
-            // Also where one branch has lost it and another one has forgotten it since.
-            let bad = |request: &RequestId, pointer: &Pointer| {
-                let went_bad = |node: &Daemon| node.pointers.bad.contains(request);
-                let has = |node: &Daemon| node.pointers.has(request, pointer.says);
-                self.pointers.gone_bad.contains(request)
-                    || self.nodes.iter().any(went_bad) && !self.nodes.iter().any(has)
-            };
+            let bad = |request: &RequestId| self.pointers.gone_bad.contains(request);
             let overruled = |old: &Pointer| {
-                of_name().any(|(request, p)| bad(request, p) && p.answered.is_none_or(|end| end > old.asked))
+                of_name().any(|(request, p)| bad(request) && p.answered.is_none_or(|end| end > old.asked))
             };
             let elsewhere = |pointer: &Pointer| is_elsewhere(&self.pointers.restarts, pointer, current);
             // Between its question and its answer another dataset may have begun and gone.
