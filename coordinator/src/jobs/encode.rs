@@ -30,13 +30,17 @@ use crate::job::{Job, JobOutput, SetMember};
 /// What is behind the ends of all members' files.
 static ZEROS: [u8; AT_HAND] = [0; AT_HAND];
 
-/// One member's share, in blocks of so many bytes, and so many strips, at most.
-pub fn run(
-    job: &Job,
-    (block, strips): (usize, u32),
-    daemon: &Daemon,
-    peers: &Peers,
-) -> Result<JobOutput, JobError> {
+/// How finely a set may be cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
+    /// Bytes of a block, at most.
+    pub block: usize,
+    /// Strips that are encoded at a time, at most.
+    pub strips: u32,
+}
+
+/// One member's share.
+pub fn run(job: &Job, most: Most, daemon: &Daemon, peers: &Peers) -> Result<JobOutput, JobError> {
     let Job::Encode { id, scheme, about, paths, set, members, encoding, fresh } = job else {
         return Err(JobError::Aborted("not an encode job".into()));
     };
@@ -51,7 +55,7 @@ pub fn run(
     let Some(SetMember { member, .. }) = set.get(me as usize) else {
         return Err(record.unfit("no such position"));
     };
-    let pace = Pace::of(record.payloads(), block, strips);
+    let pace = Pace::of(record.payloads(), most.block, most.strips);
     let peers = &peers.within(pace.window);
     let share = Share { id, member: *member, me, pace, record: &record, daemon, peers };
     let fresh = fresh.as_ref().filter(|fresh| fresh.members.contains(member));

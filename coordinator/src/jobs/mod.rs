@@ -65,8 +65,7 @@ enum Early {
 /// The jobs that have a share at this node.
 pub struct Jobs {
     me: NodeRank,
-    block_bytes: usize,
-    encode_threads: u32,
+    rules: JobRules,
     connect: Connector,
     emit: Emit,
     buffers: Buffers,
@@ -78,10 +77,8 @@ pub struct Jobs {
 impl Jobs {
     /// None yet. `rules` are the job's settings, the same on all nodes.
     pub fn new(me: NodeRank, rules: JobRules, connect: Connector, emit: Emit, buffers: Buffers) -> Self {
-        let JobRules { block_bytes, encode_threads } = rules;
-        let block_bytes = usize::try_from(block_bytes).unwrap_or(BLOCK_BYTES_MAX).clamp(1, BLOCK_BYTES_MAX);
         let (running, early, ended) = Default::default();
-        Self { me, block_bytes, encode_threads, connect, emit, buffers, running, early, ended }
+        Self { me, rules, connect, emit, buffers, running, early, ended }
     }
 
     /// True while a share runs here.
@@ -104,9 +101,7 @@ impl Jobs {
         peers.sort_unstable();
         peers.dedup();
         let here = (0..).zip(nodes).filter(|(_, node)| *node == self.me).map(|(at, _)| at).collect();
-        let Self { block_bytes, encode_threads, .. } = *self;
-        let connect = Arc::clone(&self.connect);
-        let shares = Shares { here, job, exchange, connect, block_bytes, encode_threads };
+        let shares = Shares { here, job, exchange, connect: Arc::clone(&self.connect), rules: self.rules };
         let emit = Arc::clone(&self.emit);
         let ended = peers.clone();
         let spawned = std::thread::Builder::new().name(format!("job-{}", id.0)).spawn(move || {
@@ -175,8 +170,7 @@ struct Shares {
     job: Job,
     exchange: Arc<Exchange>,
     connect: Connector,
-    block_bytes: usize,
-    encode_threads: u32,
+    rules: JobRules,
 }
 
 impl Shares {
@@ -221,6 +215,12 @@ impl Shares {
         }
     }
 
+    /// Bytes of a block, at most.
+    fn block(&self) -> usize {
+        let bytes = usize::try_from(self.rules.block_bytes).unwrap_or(BLOCK_BYTES_MAX);
+        bytes.clamp(1, BLOCK_BYTES_MAX)
+    }
+
     fn peers(&self, at: u32) -> Peers {
         Peers::new(Arc::clone(&self.exchange), at)
     }
@@ -231,13 +231,14 @@ impl Shares {
             let daemon = Daemon::connect(&self.connect)?;
             match &self.job {
                 Job::Encode { .. } => {
-                    encode::run(&self.job, (self.block_bytes, self.encode_threads), &daemon, &peers)
+                    let most = encode::Most { block: self.block(), strips: self.rules.encode_threads };
+                    encode::run(&self.job, most, &daemon, &peers)
                 }
                 Job::Rebuild { catalog, set, lost } => {
-                    rebuild::run(&rebuild::Task { catalog, set, lost }, self.block_bytes, &daemon, &peers)
+                    rebuild::run(&rebuild::Task { catalog, set, lost }, self.block(), &daemon, &peers)
                 }
                 Job::Send { file, size, crc, .. } => {
-                    let parcel = send::Parcel { file, size: *size, crc: *crc, block: self.block_bytes };
+                    let parcel = send::Parcel { file, size: *size, crc: *crc, block: self.block() };
                     send::run(&parcel, &daemon, &peers)
                 }
             }

@@ -413,9 +413,9 @@ impl Settle {
     }
 }
 
-/// No node lists a dataset of that name, which was still being flushed. `newer` has all newer ones:
-/// will a restart never present it? A newer generation of it is on all nodes; or that one has left
-/// the caches, and another newer dataset is whole.
+/// No node lists a dataset of that name; it was still being flushed. True when no restart will
+/// present it: all nodes have a newer generation of it, or that generation has left the caches and
+/// another newer dataset is whole. `newer` has all newer datasets.
 fn is_left_over(newer: &Datasets, name: &[u8]) -> bool {
     match newer.named(name) {
         Some(successor) => !newer.has_failed(successor),
