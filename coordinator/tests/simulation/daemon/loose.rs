@@ -50,6 +50,11 @@ impl Pointers {
         if says.is_some() { self.had.contains(request) } else { self.heard.contains(request) }
     }
 
+    /// This node has a version of this request now.
+    pub(crate) fn holds(&self, request: &RequestId) -> bool {
+        self.versions.values().any(|version| version.request == *request)
+    }
+
     /// A restart begins.
     pub(crate) fn begins(&mut self) {
         self.knew = self.began.iter().map(|(age, _)| (age.epoch, age.id)).collect();

@@ -18,6 +18,7 @@ mod settings;
 mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::LazyLock;
 
 use scrfs::control::{
     Command, DirOp, Event, FetchFailure, HeldState, MarkerOutcome, NoRoom, Settings, Start,
@@ -254,7 +255,8 @@ impl World {
     }
 
     fn say(&mut self, text: impl FnOnce() -> String) {
-        if std::env::var_os("SIMULATION_TRACE").is_some() {
+        static TRACED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("SIMULATION_TRACE").is_some());
+        if *TRACED {
             self.trace.push_back(text());
             if self.trace.len() > 4000 {
                 self.trace.pop_front();

@@ -173,6 +173,11 @@ impl World {
 
     /// Datasets that had begun and are gone.
     fn free_pointers(&mut self) {
+        let is_of_begun =
+            |p: &Pointer| matches!((p.least, p.most), (Owner::Begun(_), _) | (_, Owner::Begun(_)));
+        if !self.pointers.pointers.values().any(is_of_begun) {
+            return;
+        }
         let begun: Vec<u64> = self.nodes.iter().flat_map(Daemon::begun).map(|begun| begun.since_us).collect();
         for pointer in self.pointers.pointers.values_mut() {
             for owner in [&mut pointer.least, &mut pointer.most] {
@@ -186,7 +191,8 @@ impl World {
     /// Notes changes of which the last copy has gone bad.
     fn note_gone_bad(&mut self) {
         let bad = self.nodes.iter().flat_map(|node| &node.pointers.bad);
-        let is_there = |request: &RequestId| self.nodes.iter().any(|n| n.pointers.had.contains(request));
+        // A copy that did not go bad is forgotten with its dataset, which others may still have.
+        let is_there = |request: &RequestId| self.nodes.iter().any(|node| node.pointers.holds(request));
         let gone: Vec<RequestId> = bad.copied().filter(|request| !is_there(request)).collect();
         self.pointers.gone_bad.extend(gone);
     }
