@@ -103,9 +103,7 @@ fn enter_namespace() -> io::Error {
 fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
     let mut rows = if arguments.wants(spin::NAME) { spin::rows(arguments)? } else { Vec::new() };
     rows.extend(protect::rows(arguments)?);
-    if arguments.wants(quiet::NAME) {
-        rows.extend(quiet::rows(arguments)?);
-    }
+    rows.extend(quiet::rows(arguments)?);
     if arguments.wants(commit::NAME) {
         rows.extend(commit::rows()?);
     }

@@ -31,10 +31,13 @@ ranks() {
     exec mpirun.openmpi -np "$nodes" --oversubscribe "$0" rank "$@"
 }
 
+# Coordinators watch one another and ring by the nodes' names.
+sed 's/^[0-9.]* node/127.0.0.1 node/' /etc/hosts >"$SCRATCH/hosts"
 for node in $(seq 0 $((nodes - 1))); do
     # A daemon believes nobody whose process it cannot see.
     # shellcheck disable=SC2016
-    (on "$node" sh -c 'mountpoint -q /scr || { mount -t proc proc /proc && exec "$@"; }' - \
+    (on "$node" sh -c 'mountpoint -q /scr || {
+            mount -t proc proc /proc && mount --bind "$1" /etc/hosts && shift && exec "$@"; }' - "$SCRATCH/hosts" \
         /run/sim/bin/scrfs mount --user root --job-id "$SCR_JOB_ID" --cache-base /cache /scr)
 done
 log=$SCRATCH/coordinators

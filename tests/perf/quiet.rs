@@ -25,8 +25,9 @@ const MEASURED: Duration = Duration::from_secs(20);
 const TINY: usize = 4096;
 
 pub(crate) fn rows(arguments: &Arguments) -> io::Result<Vec<Row>> {
-    let mut rows = idle()?;
-    for nodes in [2, 4, 8, 16] {
+    let wants = |measure: Measure| arguments.wants(NAME) || arguments.wants(&measure.name());
+    let mut rows = if wants(Measure::IdleCoordinator) { idle()? } else { Vec::new() };
+    for nodes in [2, 4, 8, 16].into_iter().filter(|nodes| wants(Measure::Tiny(*nodes))) {
         rows.push(tiny(nodes, arguments.pairs)?);
     }
     Ok(rows)
