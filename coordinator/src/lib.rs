@@ -10,6 +10,7 @@
 pub mod bell;
 pub mod comm;
 pub mod epoch;
+pub mod fold;
 pub mod groups;
 pub mod inbox;
 pub mod job;

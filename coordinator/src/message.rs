@@ -8,6 +8,7 @@ use scrfs::control::{Command, Event, Reason, Settings, Start};
 use scrfs::ids::Epoch;
 use serde::{Deserialize, Serialize};
 
+use crate::fold::Fold;
 use crate::groups::FailureGroups;
 use crate::job::{Job, JobId, JobResult};
 use crate::jobs::block::Stream;
@@ -25,6 +26,8 @@ pub enum PeerMessage {
     /// From the node above in the tree: the next control message from there is the lead's, for
     /// these nodes.
     Pass(Ranks),
+    /// From a node below in the tree: what nodes there say to the lead.
+    Fold(Fold),
     /// From the lead, for the daemon.
     Relay(Command),
     /// From the daemon, for the lead.
@@ -53,6 +56,27 @@ pub enum PeerMessage {
     Reopen,
     /// The coordinators end.
     Leave,
+}
+
+impl PeerMessage {
+    /// Many nodes say such a thing at the same time, and no program waits for this one alone.
+    pub fn is_one_of_many(&self) -> bool {
+        match self {
+            Self::Report(event) => event.is_one_of_many(),
+            Self::JobDone(..) => true,
+            Self::Greeting(_)
+            | Self::Begin(_)
+            | Self::Attached
+            | Self::Pass(_)
+            | Self::Fold(_)
+            | Self::Relay(_)
+            | Self::StartJob(..)
+            | Self::Credit { .. }
+            | Self::JobAbort { .. }
+            | Self::Reopen
+            | Self::Leave => false,
+        }
+    }
 }
 
 /// A node introduces itself.

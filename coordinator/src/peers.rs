@@ -1,14 +1,16 @@
-//! What this coordinator says to the others and hears from them: over the transport, through the
-//! tree, with the bell.
+//! What this coordinator says to the others and hears from them: over the transport, down and up
+//! the tree, with the bell.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use scrfs::ids::NodeRank;
 
 use crate::bell::Ringer;
 use crate::comm::buffers::Buffers;
 use crate::comm::{CommError, Lane, Received, Transport};
+use crate::fold::Rising;
 use crate::jobs::block::{Address, Announced, Arrival, Block};
 use crate::message::PeerMessage;
 use crate::open::{self, OpenError};
@@ -33,6 +35,10 @@ pub struct Peers<T> {
     transport: T,
     ringer: Ringer,
     place: Place,
+    /// What is to go up the tree.
+    rising: Rising,
+    /// As the lead: what nodes said that is still to be heard.
+    said: VecDeque<(NodeRank, Vec<u8>)>,
     /// From whom the next control message is to be passed on, and whom it is for.
     passing: Option<(NodeRank, Ranks)>,
     /// Blocks held back while the transport has no room; bounded by the jobs' credits.
@@ -44,8 +50,8 @@ impl<T: Transport> Peers<T> {
     /// After the opening; `fanout` is that of the tree.
     pub fn new(transport: T, ringer: Ringer, fanout: u32) -> Self {
         let place = Place::new(transport.rank(), transport.size(), fanout);
-        let (held, announced) = Default::default();
-        Self { transport, ringer, place, passing: None, held, announced }
+        let (rising, said, held, announced) = Default::default();
+        Self { transport, ringer, place, rising, said, passing: None, held, announced }
     }
 
     /// Gives back what outlives a session.
@@ -71,7 +77,10 @@ impl<T: Transport> Peers<T> {
 
     /// Something is on its way from here, or to here.
     pub fn is_busy(&self) -> bool {
-        !self.held.is_empty() || self.transport.is_receiving() || !self.transport.is_drained()
+        !self.held.is_empty()
+            || !self.rising.is_empty()
+            || self.transport.is_receiving()
+            || !self.transport.is_drained()
     }
 
     /// Says something to another one.
@@ -81,6 +90,31 @@ impl<T: Transport> Peers<T> {
     pub fn say(&mut self, to: NodeRank, message: &PeerMessage) -> Result<(), OpenError> {
         self.ringer.sends(to);
         open::send(&mut self.transport, to, message)
+    }
+
+    /// Says to the lead, which is another node, what its daemon or a job here has to say. It hears
+    /// this node's words in their order.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub fn report(&mut self, message: &PeerMessage) -> Result<(), OpenError> {
+        if self.place.is_flat() {
+            return self.say(LEAD, message);
+        }
+        let bytes = open::encode(self.me(), message)?;
+        self.rising.say(self.me(), bytes, !message.is_one_of_many(), Instant::now());
+        self.send_risen()
+    }
+
+    /// Sends up the tree what has waited long enough for the words of other nodes.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub fn send_risen(&mut self) -> Result<(), OpenError> {
+        match (self.rising.due(self.place.subtree(), Instant::now()), self.place.parent()) {
+            (Some(fold), Some(above)) => self.say(above, &PeerMessage::Fold(fold)),
+            _ => Ok(()),
+        }
     }
 
     /// As the lead, says to `others`, none of which is named twice, what `bytes` is the code of;
@@ -134,11 +168,14 @@ impl<T: Transport> Peers<T> {
     /// # Errors
     /// The transport failed, or what came is no message.
     pub fn poll(&mut self) -> Result<Option<Heard>, OpenError> {
+        if let Some((from, bytes)) = self.said.pop_front() {
+            return Ok(Some(Heard::Message(from, open::decode(from, &bytes)?)));
+        }
         let received = self.transport.poll()?;
         received.map(|received| self.hear(received)).transpose()
     }
 
-    /// Takes one message, and passes it on to those below that it is for.
+    /// Takes one message, and passes it on: to those below that it is for, or up to the lead.
     ///
     /// # Errors
     /// As [`Peers::poll`].
@@ -166,6 +203,15 @@ impl<T: Transport> Peers<T> {
                 self.passing = Some((from, ranks));
                 Ok(Heard::Passing)
             }
+            PeerMessage::Fold(fold) if fold.is_from_below(self.place, from) => {
+                if self.me() == LEAD {
+                    self.said.extend(fold.into_words(self.transport.size()));
+                } else {
+                    self.rising.join(fold, Instant::now());
+                    self.send_risen()?;
+                }
+                Ok(Heard::Passing)
+            }
             message => Ok(Heard::Message(from, message)),
         }
     }
@@ -175,12 +221,74 @@ impl<T: Transport> Peers<T> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use scrfs::control::Event;
+
     use super::*;
     use crate::comm::sim;
-    use crate::job::JobId;
+    use crate::job::{JobId, JobOutput};
     use crate::jobs::block::Stream;
 
     const LIMIT: Duration = Duration::from_mins(1);
+
+    /// What each says to the lead, in the order in which it says it; equal answers in few messages.
+    #[test]
+    fn what_nodes_say_comes_to_the_lead_in_the_order_of_each() {
+        const SIZE: u32 = 23;
+        for fanout in [2, 3, 16, 30] {
+            let (transports, _) = sim::world(SIZE, fanout.into(), Duration::from_micros(300));
+            let mut peers: Vec<_> = transports
+                .into_iter()
+                .map(|transport| Peers::new(transport, Ringer::silent(), fanout))
+                .collect();
+            let said = [
+                PeerMessage::Report(Event::Pong),
+                PeerMessage::Report(Event::Asked { times: 1 }),
+                PeerMessage::Report(Event::DirUnited),
+                PeerMessage::JobDone(JobId(7), Ok(JobOutput::Done)),
+            ];
+            let (mut heard, end) = (vec![Vec::new(); SIZE as usize], Instant::now() + LIMIT);
+            heard[0] = said.to_vec();
+            let mut left: Vec<_> = (1..SIZE as usize).map(|rank| (rank, said.iter())).collect();
+            while heard.iter().any(|heard| heard.len() < said.len()) {
+                assert!(Instant::now() < end, "{heard:?}");
+                for (rank, words) in &mut left {
+                    words.next().map_or(Ok(()), |word| peers[*rank].report(word)).unwrap();
+                }
+                for (rank, peer) in peers.iter_mut().enumerate() {
+                    match peer.poll().unwrap() {
+                        Some(Heard::Message(from, message)) if rank == 0 => {
+                            heard[from.0 as usize].push(message);
+                        }
+                        Some(Heard::Passing) | None => {}
+                        other => panic!("{other:?}"),
+                    }
+                    peer.send_risen().unwrap();
+                }
+            }
+            assert!(heard.iter().all(|heard| *heard == said), "fan-out {fanout}: {heard:?}");
+            assert!(peers.iter().all(|peer| peer.rising.is_empty()));
+        }
+    }
+
+    #[test]
+    fn nobody_speaks_for_nodes_that_are_not_below() {
+        let (transports, _) = sim::world(7, 1, Duration::ZERO);
+        let mut peers: Vec<_> =
+            transports.into_iter().map(|transport| Peers::new(transport, Ringer::silent(), 2)).collect();
+        // Rank 5 is below 2, not below 1.
+        peers[5].report(&PeerMessage::Report(Event::Pong)).unwrap();
+        let end = Instant::now() + LIMIT;
+        let fold = loop {
+            assert!(Instant::now() < end, "nothing came to rank 2");
+            if let Some(Received { bytes, .. }) = peers[2].transport.poll().unwrap() {
+                break bytes;
+            }
+        };
+        let received = Received { from: NodeRank(1), lane: Lane::Control, bytes: fold };
+        let heard = peers[0].hear(received).unwrap();
+        assert!(matches!(heard, Heard::Message(NodeRank(1), PeerMessage::Fold(_))), "{heard:?}");
+        assert!(peers[0].poll().unwrap().is_none());
+    }
 
     /// What the lead says to each, in the order in which it says it, among what others say.
     #[test]

@@ -303,6 +303,7 @@ impl<T: Transport> Coordinator<T> {
             worked = true;
         }
         self.peers.send_held()?;
+        self.peers.send_risen()?;
         self.tick()?;
         let now = Instant::now();
         if worked {
@@ -369,6 +370,9 @@ impl<T: Transport> Coordinator<T> {
             PeerMessage::Pass(_) => {
                 Err(OpenError::Message(from, "to be passed on, and not from above".to_owned()).into())
             }
+            PeerMessage::Fold(_) => {
+                Err(OpenError::Message(from, "words of nodes that are not below".to_owned()).into())
+            }
         }
     }
 
@@ -376,7 +380,7 @@ impl<T: Transport> Coordinator<T> {
         match wake {
             Wake::Daemon(FromDaemon::Event(event)) => {
                 points::passes(points::of_event(&event))?;
-                self.say(NodeRank(0), PeerMessage::Report(event))
+                self.report(PeerMessage::Report(event))
             }
             Wake::Daemon(FromDaemon::Lost(reason)) => {
                 tracing::warn!(reason, "the link to the daemon is lost");
@@ -404,7 +408,7 @@ impl<T: Transport> Coordinator<T> {
                         self.say(peer, PeerMessage::JobAbort { job, reason })?;
                     }
                 }
-                self.say(NodeRank(0), PeerMessage::JobDone(job, result))
+                self.report(PeerMessage::JobDone(job, result))
             }
             Wake::Pfs(outcome) => self.tell(Input::Pfs(*outcome)),
             Wake::Rung => {
@@ -428,6 +432,14 @@ impl<T: Transport> Coordinator<T> {
             return self.heard(to, message);
         }
         Ok(self.peers.say(to, &message)?)
+    }
+
+    /// Says to the lead what is to be heard in this order; on its own node without the transport.
+    fn report(&mut self, message: PeerMessage) -> Result<(), RunError> {
+        if self.lead.is_some() {
+            return self.heard(self.peers.me(), message);
+        }
+        Ok(self.peers.report(&message)?)
     }
 
     /// As the lead, says the same to each of `nodes`; no node is named twice.

@@ -2,7 +2,8 @@
 //!
 //! Rank 0 is the root, and the children of rank `r` are `f*r + 1` to `f*r + f` for a fan-out `f`.
 //! All that rank 0 sends to a node takes the one way through the tree, so its order holds. The tree
-//! needs no repair: a coordinator that is gone ends the epoch. Answers go to rank 0 directly.
+//! needs no repair: a coordinator that is gone ends the epoch. What nodes say to rank 0 goes the
+//! same way back ([`crate::fold`]).
 //!
 //! What is passed on are two messages in one lane: whom the next one is for, and that one, of which
 //! all copies on their way share their bytes. No socket, clock or thread here.
@@ -28,8 +29,32 @@ impl Ranks {
         }
     }
 
+    /// How many they are.
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|&(first, last)| (u64::from(last) + 1).saturating_sub(first.into())).sum()
+    }
+
+    /// Some rank is among both.
+    pub fn meet(&self, other: &Self) -> bool {
+        let meets = |&(first, last): &(u32, u32)| other.0.iter().any(|of| first <= of.1 && of.0 <= last);
+        self.0.iter().any(meets)
+    }
+
+    /// Takes those in.
+    pub fn join(&mut self, other: &Self) {
+        self.0.extend_from_slice(&other.0);
+        self.0.sort_unstable();
+        let ranges = std::mem::take(&mut self.0);
+        for (first, last) in ranges {
+            match self.0.last_mut() {
+                Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+                _ => self.0.push((first, last)),
+            }
+        }
+    }
+
     /// Each of them below `size`, in the order of the ranges.
-    fn iter(&self, size: u32) -> impl Iterator<Item = u32> {
+    pub fn iter(&self, size: u32) -> impl Iterator<Item = u32> {
         self.0.iter().flat_map(move |&(first, last)| first..=last.min(size.saturating_sub(1)))
     }
 }
@@ -100,8 +125,27 @@ impl Place {
         route
     }
 
+    /// All of them are below this node, behind `child` or that one itself.
+    pub fn all_through(self, ranks: &Ranks, child: NodeRank) -> bool {
+        ranks.count() <= self.size.into()
+            && ranks.0.iter().all(|&(first, last)| {
+                last < self.size && (first..=last).all(|rank| self.towards(rank) == Some(child.0))
+            })
+    }
+
+    /// This node and all below it.
+    pub fn subtree(self) -> u64 {
+        let (fanout, size) = (u64::from(self.fanout), u64::from(self.size));
+        let (mut first, mut last, mut count) = (u64::from(self.me.0), u64::from(self.me.0), 0);
+        while first < size {
+            count += last.min(size - 1) - first + 1;
+            (first, last) = (first * fanout + 1, last * fanout + fanout);
+        }
+        count
+    }
+
     /// The child of this node through which `rank` is reached.
-    fn towards(self, rank: u32) -> Option<u32> {
+    pub fn towards(self, rank: u32) -> Option<u32> {
         let mut at = rank;
         loop {
             let above = parent(at, self.fanout)?;
@@ -157,6 +201,28 @@ mod tests {
             assert!(all.clone().all(|place| place.children().count() <= 16));
             assert_eq!(all.clone().any(Place::is_flat), size <= 17);
         }
+    }
+
+    #[test]
+    fn a_node_counts_those_that_speak_through_it() {
+        for (size, fanout) in [(1, 2), (6, 2), (18, 16), (100, 3), (10_000, 16)] {
+            let place = |rank| Place::new(NodeRank(rank), size, fanout);
+            assert_eq!(place(0).subtree(), u64::from(size));
+            for rank in [0, 1, size / 2] {
+                let below: u64 = place(rank).children().map(|child| place(child.0).subtree()).sum();
+                assert_eq!(place(rank).subtree(), below + u64::from(rank < size), "{rank} of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_are_joined_and_compared_as_sets() {
+        let mut some = ranks([1, 2, 9]);
+        assert!(some.meet(&ranks([0, 2])) && !some.meet(&ranks([3, 8, 10])) && !some.meet(&ranks([])));
+        some.join(&ranks([3, 7, 8]));
+        assert_eq!((some.0.as_slice(), some.count()), ([(1, 3), (7, 9)].as_slice(), 6));
+        let senseless = Ranks(vec![(5, 2)]);
+        assert_eq!((senseless.count(), senseless.meet(&ranks([3]))), (0, false));
     }
 
     #[test]

@@ -288,3 +288,48 @@ pub enum Event {
         result: Result<(), FetchFailure>,
     },
 }
+
+impl Event {
+    /// The answer to a command that all nodes have got, or many: others come with it. A request, or
+    /// the answer of one node that was asked alone, is not.
+    pub fn is_one_of_many(&self) -> bool {
+        match self {
+            Self::Pong
+            | Self::Inventory(_)
+            | Self::DirPrepared { .. }
+            | Self::DirApplied { .. }
+            | Self::DirUnited
+            | Self::Changes { .. }
+            | Self::Frozen { .. }
+            | Self::Carried { .. }
+            | Self::Dropped(_)
+            | Self::Committed { .. }
+            | Self::Evicted(_)
+            | Self::Removed(_)
+            | Self::FlushedMember { .. }
+            | Self::Scrubbed { .. }
+            | Self::Verified { .. }
+            | Self::FetchedMember { .. }
+            | Self::UnsealedRemoved { .. }
+            | Self::Presented { .. }
+            | Self::LooseInventory(_)
+            | Self::LooseBegun { .. }
+            | Self::LooseStored { .. }
+            | Self::Saved { .. } => true,
+            Self::Catalog { .. }
+            | Self::DirRequest { .. }
+            | Self::Marker { .. }
+            | Self::Invalid { .. }
+            | Self::Overwritten(_)
+            | Self::RoomShort { .. }
+            | Self::ScrubWanted(_)
+            | Self::FlushWanted(_)
+            | Self::LooseRead { .. }
+            | Self::LooseRequest { .. }
+            | Self::Fetch { .. }
+            | Self::Asked { .. }
+            | Self::Posted { .. }
+            | Self::CopiedFromPrefix { .. } => false,
+        }
+    }
+}

@@ -6,7 +6,7 @@ use super::{Reason, Settings};
 use crate::ids::{DatasetId, Epoch, NodeRank};
 
 /// Version of this protocol; both ends must have the same.
-pub const PROTOCOL: u32 = 26;
+pub const PROTOCOL: u32 = 27;
 
 /// First frame of every connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -97,8 +97,8 @@ fn main() -> ExitCode {
 
 /// Each operation in a process of its own: what another one has freed is no memory of this one.
 fn all(arguments: &Arguments) -> ExitCode {
-    println!("| nodes | operation | CPU | longest step | memory | sent | messages |");
-    println!("|---|---|---|---|---|---|---|");
+    println!("| nodes | operation | CPU | longest step | memory | sent | messages | received |");
+    println!("|---|---|---|---|---|---|---|---|");
     let mut holds = true;
     for nodes in &arguments.nodes {
         for operation in Operation::value_variants() {
@@ -128,13 +128,14 @@ fn shown(operation: Operation, nodes: u32, cost: &Cost) -> bool {
     let [time, step, memory, sent] = marks.map(|missed| if missed { " (missed)" } else { "" });
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     println!(
-        "| {nodes} | {} | {:.1} ms{time} | {:.1} ms{step} | {:.1} MB{memory} | {:.2} MB{sent} | {} |",
+        "| {nodes} | {} | {:.1} ms{time} | {:.1} ms{step} | {:.1} MB{memory} | {:.2} MB{sent} | {} | {} |",
         operation.name(),
         ms(cost.time),
         ms(cost.step),
         mb(cost.memory),
         mb(cost.sent),
-        cost.messages
+        cost.messages,
+        cost.received
     );
     !marks.contains(&true)
 }
@@ -176,5 +177,6 @@ fn measure(operation: Operation, nodes: u32, arguments: &Arguments) -> Result<Co
         memory: most(|cost| cost.memory),
         sent: most(|cost| cost.sent),
         messages: most(|cost| cost.messages),
+        received: most(|cost| cost.received),
     })
 }

@@ -1,11 +1,12 @@
 //! Rank 0: the lead, and what it has to send.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::time::ClockId;
 use scrfs::ids::{Epoch, NodeRank};
+use scrfs_coordinator::fold::Rising;
 use scrfs_coordinator::lead::{Input, Lead, Output};
 use scrfs_coordinator::message::PeerMessage;
 use scrfs_coordinator::open;
@@ -25,12 +26,19 @@ pub(crate) struct Cost {
     pub(crate) memory: u64,
     pub(crate) sent: u64,
     pub(crate) messages: u64,
+    /// Messages that have come.
+    pub(crate) received: u64,
 }
 
 pub(crate) struct Rank0 {
     lead: Lead,
     answers: Answers,
     arriving: VecDeque<Arriving>,
+    /// What nodes have said, by the neighbours through which it comes. It comes when rank 0 has
+    /// done all that there was to do: by then all have answered.
+    rising: BTreeMap<u32, Rising>,
+    began: Instant,
+    received: u64,
     place: Place,
     /// What no node has taken yet.
     sending: Vec<(NodeRank, Arc<Vec<u8>>)>,
@@ -59,6 +67,9 @@ impl Rank0 {
         Self {
             lead: Lead::new(),
             arriving: VecDeque::new(),
+            rising: BTreeMap::new(),
+            began: Instant::now(),
+            received: 0,
             sending: Vec::new(),
             place: Place::new(LEAD, answers.nodes(), FANOUT),
             busy: Duration::ZERO,
@@ -72,7 +83,8 @@ impl Rank0 {
     pub(crate) fn seal(&mut self, name: &str) -> Result<Cost, String> {
         let before = self.answers.sealed();
         let cost = self.cost_of(|rank0| {
-            rank0.arriving.push_back(report(LEAD, rank0.answers.marker(name))?);
+            let marker = rank0.answers.marker(name);
+            rank0.says(LEAD, &PeerMessage::Report(marker))?;
             rank0.settle()
         })?;
         if self.answers.sealed() == before + 1 { Ok(cost) } else { Err(format!("{name} was not sealed")) }
@@ -83,7 +95,8 @@ impl Rank0 {
         let before = self.answers.made();
         let cost = self.cost_of(|rank0| {
             for node in (0..nodes).map(NodeRank) {
-                rank0.arriving.push_back(report(node, Answers::make_directory(node, time)?)?);
+                let wish = Answers::make_directory(node, time)?;
+                rank0.says(node, &PeerMessage::Report(wish))?;
             }
             rank0.settle()
         })?;
@@ -108,7 +121,7 @@ impl Rank0 {
     }
 
     fn cost_of(&mut self, operation: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<Cost, String> {
-        (self.busy, self.longest) = (Duration::ZERO, Duration::ZERO);
+        (self.busy, self.longest, self.received) = (Duration::ZERO, Duration::ZERO, 0);
         self.sending.clear();
         let before = memory("VmRSS:")?;
         std::fs::write("/proc/self/clear_refs", "5").map_err(|e| format!("/proc/self/clear_refs: {e}"))?;
@@ -119,27 +132,79 @@ impl Rank0 {
             memory: memory("VmHWM:")?.saturating_sub(before),
             sent: self.sending.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
             messages: self.sending.len() as u64,
+            received: self.received,
         })
     }
 
     /// Until nothing is on its way here.
     fn settle(&mut self) -> Result<(), String> {
-        while let Some(arriving) = self.arriving.pop_front() {
-            let begun = cpu_time();
-            let input = match arriving {
-                Arriving::Here(input) => input,
-                Arriving::Message(from, bytes) => {
-                    match open::decode(from, &bytes).map_err(|e| e.to_string())? {
-                        PeerMessage::Report(event) => Input::Daemon(from, event),
-                        PeerMessage::JobDone(id, result) => Input::Job(from, id, result),
-                        other => return Err(format!("{other:?} for the lead")),
-                    }
+        loop {
+            let Some(arriving) = self.arriving.pop_front() else {
+                if !self.all_rises()? {
+                    return Ok(());
                 }
+                continue;
             };
+            match arriving {
+                Arriving::Here(input) => self.step(input)?,
+                Arriving::Message(from, bytes) => {
+                    self.received += u64::from(from != LEAD);
+                    self.hear(from, &bytes)?;
+                }
+            }
+        }
+    }
+
+    /// As the loop of a coordinator does it.
+    fn hear(&mut self, from: NodeRank, bytes: &[u8]) -> Result<(), String> {
+        let begun = cpu_time();
+        let message = open::decode(from, bytes).map_err(|e| e.to_string())?;
+        if let PeerMessage::Fold(fold) = message {
+            if !fold.is_from_below(self.place, from) {
+                return Err(format!("{from} speaks for others"));
+            }
+            let words: Vec<_> = fold.into_words(self.answers.nodes()).collect();
             self.busy += cpu_time().saturating_sub(begun);
-            self.step(input)?;
+            return words.into_iter().try_for_each(|(from, word)| self.hear(from, &word));
+        }
+        let input = match message {
+            PeerMessage::Report(event) => Input::Daemon(from, event),
+            PeerMessage::JobDone(id, result) => Input::Job(from, id, result),
+            other => return Err(format!("{other:?} for the lead")),
+        };
+        self.busy += cpu_time().saturating_sub(begun);
+        self.step(input)
+    }
+
+    /// A node says something to rank 0, which costs that one nothing yet.
+    fn says(&mut self, from: NodeRank, message: &PeerMessage) -> Result<(), String> {
+        let bytes = encoded(from, message)?;
+        let towards = if self.place.is_flat() { None } else { self.place.towards(from.0) };
+        let Some(child) = towards else {
+            self.arriving.push_back(Arriving::Message(from, bytes));
+            return Ok(());
+        };
+        let rising = self.rising.entry(child).or_default();
+        rising.say(from, bytes, !message.is_one_of_many(), self.began);
+        self.rises(child, u64::MAX)
+    }
+
+    /// What waits at this neighbour comes, if so many speak through it.
+    fn rises(&mut self, child: u32, nodes: u64) -> Result<(), String> {
+        let fold = self.rising.get_mut(&child).and_then(|rising| rising.due(nodes, self.began));
+        if let Some(fold) = fold {
+            let child = NodeRank(child);
+            let bytes = encoded(child, &PeerMessage::Fold(fold))?;
+            self.arriving.push_back(Arriving::Message(child, bytes));
         }
         Ok(())
+    }
+
+    /// All that nodes have said comes; whether there was anything.
+    fn all_rises(&mut self) -> Result<bool, String> {
+        let children: Vec<u32> = self.rising.keys().copied().collect();
+        children.into_iter().try_for_each(|child| self.rises(child, 0))?;
+        Ok(!self.arriving.is_empty())
     }
 
     fn step(&mut self, input: Input) -> Result<(), String> {
@@ -181,15 +246,11 @@ impl Rank0 {
         self.busy += cpu_time().saturating_sub(begun);
         for node in nodes {
             if let Some(answer) = self.answers.of_node(*node, message) {
-                self.arriving.push_back(Arriving::Message(*node, encoded(*node, &answer)?));
+                self.says(*node, &answer)?;
             }
         }
         Ok(())
     }
-}
-
-fn report(from: NodeRank, event: scrfs::control::Event) -> Result<Arriving, String> {
-    Ok(Arriving::Message(from, encoded(from, &PeerMessage::Report(event))?))
 }
 
 fn encoded(from: NodeRank, message: &PeerMessage) -> Result<Vec<u8>, String> {
