@@ -137,10 +137,20 @@ impl Markers {
     }
 
     /// The next one to be looked at. `is_whole`: all members of that dataset are on their nodes.
-    pub(super) fn next(&mut self, cluster: &Cluster, is_whole: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+    /// `sealed`: it is being sealed, and none comes before its next generation.
+    pub(super) fn next(
+        &mut self,
+        cluster: &Cluster,
+        is_whole: impl Fn(&[u8]) -> bool,
+        sealed: Option<&[u8]>,
+    ) -> Option<Vec<u8>> {
         loop {
             let may = |name: &Vec<u8>| !self.put_off.contains(name) || is_whole(name);
-            let name = self.queue.iter().position(may).and_then(|at| self.queue.remove(at))?;
+            let at = self.queue.iter().position(may)?;
+            if self.queue.get(at).map(Vec::as_slice) == sealed {
+                return None;
+            }
+            let name = self.queue.remove(at)?;
             self.put_off.remove(&name);
             if self.can_begin(cluster, &name) {
                 return Some(name);
@@ -197,22 +207,22 @@ impl Markers {
 
     /// Fails the markers of each name that some node has not set in time, and tells the nodes that
     /// set them. A marker that another node sets just then is the first of the next gathering.
-    /// `looked_at`: the name that is being looked at now, whose markers stay.
-    pub(super) fn expire(&mut self, cluster: &mut Cluster, looked_at: Option<&[u8]>) {
+    /// `looked_at`: the names that are being looked at now, whose markers stay.
+    pub(super) fn expire(&mut self, cluster: &mut Cluster, looked_at: &[&[u8]]) {
         for (name, reason) in self.overdue(cluster, looked_at) {
             self.refuse(cluster, &name, reason);
         }
     }
 
     /// Those that were not set everywhere in time, and on which nodes they were not.
-    fn overdue(&self, cluster: &Cluster, looked_at: Option<&[u8]>) -> Vec<(Vec<u8>, String)> {
+    fn overdue(&self, cluster: &Cluster, looked_at: &[&[u8]]) -> Vec<(Vec<u8>, String)> {
         if cluster.settings.sealing.scope == MarkerScope::Any {
             return Vec::new();
         }
         let limit = cluster.settings.seal_timeout_ms.saturating_mul(MS);
         let late = |(name, gathering): &(&Vec<u8>, &Gathering)| {
             gathering.since.saturating_add(limit) <= cluster.now
-                && looked_at != Some(name.as_slice())
+                && !looked_at.contains(&name.as_slice())
                 && !self.queue.contains(name)
         };
         let told = self.gathering.iter().filter(late).map(|(name, _)| {

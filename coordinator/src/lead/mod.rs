@@ -342,7 +342,12 @@ impl Running {
             }
             (Phase::Serving, Event::Changes { id, changed }) => {
                 let is_whole = !self.fetches.restores(cluster, id);
-                self.seals.changes(cluster, node, (id, is_whole), changed)
+                let (awaited, all) = self.seals.changes(cluster, node, (id, is_whole), changed);
+                if all {
+                    // It has stayed for these answers.
+                    self.evict();
+                }
+                awaited
             }
             (Phase::Serving, Event::Carried { id, result }) => self.seals.carried(cluster, node, id, result),
             (Phase::Serving, Event::Dropped(id)) => {

@@ -1,58 +1,35 @@
-//! Seals, one at a time in the order of their markers: freeze, encode, commit
-//! (`scrfs/docs/protocol.md`, Seal). A marker of a complete dataset asks for its next generation:
-//! all nodes are asked first whether there is anything to seal.
+//! Seals in the order of their markers: freeze, encode, commit (`scrfs/docs/protocol.md`, Seal). A
+//! marker of a complete dataset asks for its next generation: all nodes are asked first whether
+//! there is anything to seal.
+//!
+//! While one is encoded or committed the next is frozen, so that a marker in the background is
+//! answered soon. It is encoded when the one before is over.
 //!
 //! Until the first COMPLETE any failure drops the seal on all nodes; from the first `Commit` on the
 //! dataset may be complete, so `Commit` is sent again until every node has recorded it.
 
+mod step;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nix::errno::Errno;
-use scrfs::control::{Command, DirOp, FrozenFile, FrozenPart, MarkerOutcome, Reason};
+use scrfs::control::{Command, DirOp, FrozenPart, MarkerOutcome, Reason};
 use scrfs::dataset::Catalog;
-use scrfs::ids::{DatasetId, Member, NodeRank};
+use scrfs::ids::{DatasetId, NodeRank};
 use scrfs::path::RelPath;
 
+use self::step::{Seal, Step};
 use super::answers::Answers;
 use super::catalog::Making;
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::directories::{Hold, paths};
 use super::encoding::{Encoded, Encoding};
-use super::generation::{Merged, Merging, dropped};
+use super::generation::{Merged, dropped};
 use super::jobs::ShareEnd;
 use super::markers::{Marker, Markers, longest_wait};
 use super::policy::MS;
 use crate::job::{About, JobFailure};
-
-#[derive(Debug)]
-enum Step {
-    /// A round with operations in the dataset runs.
-    Holding,
-    /// Was this complete dataset changed anywhere? With the number of its markers by then: the
-    /// answers speak of all that was changed before these.
-    Asking(DatasetId, Answers<bool>, usize),
-    Freezing(DatasetId, Answers<()>, Box<Merging>),
-    /// The nodes are told what they carry on; then the members' files.
-    Merging(DatasetId, Answers<()>, Vec<Vec<FrozenFile>>),
-    Encoding(DatasetId, Box<Encoding>),
-    /// The flag: the dataset is on the PFS already. Only a seal of an earlier epoch can have it.
-    Committing(Committing, bool),
-    Dropping(DatasetId, Answers<()>),
-}
-
-#[derive(Debug)]
-struct Seal {
-    name: Vec<u8>,
-    /// The complete dataset of which this is the next generation.
-    base: Option<DatasetId>,
-    /// These markers get the outcome of this seal.
-    markers: Vec<Marker>,
-    /// Microseconds that programs have waited until all was frozen.
-    waited: u64,
-    step: Step,
-}
 
 /// A seal of an earlier epoch that some nodes have recorded.
 #[derive(Debug)]
@@ -64,12 +41,14 @@ struct Resumed {
     markers: Vec<Marker>,
 }
 
-/// The running seal and the markers that queue.
+/// The running seals and the markers that queue.
 #[derive(Debug, Default)]
 pub(super) struct Seals {
     resumed: VecDeque<Resumed>,
     markers: Markers,
-    current: Option<Seal>,
+    /// In the order of their markers. Only the first one is encoded and committed; there is another
+    /// one at most.
+    running: Vec<Seal>,
     /// The commit that nobody waits for any longer: a node cannot record it.
     overdue: Option<DatasetId>,
     /// The last encoding that failed, of the next generation of this dataset: shares of it may
@@ -97,7 +76,7 @@ impl Seals {
         if let Some(seal) = self.resumed.iter_mut().find(is_it) {
             return seal.markers.push(marker);
         }
-        let Some(seal) = self.current.as_mut().filter(|seal| seal.name == name) else {
+        let Some(seal) = self.running.iter_mut().find(|seal| seal.name == name) else {
             self.markers.note(cluster, name, marker);
             return self.markers.queue(cluster, name);
         };
@@ -105,7 +84,7 @@ impl Seals {
             // It is being looked at.
             Step::Holding | Step::Asking(..) => self.markers.note(cluster, name, marker),
             Step::Freezing(..) | Step::Merging(..) => seal.markers.push(marker),
-            Step::Encoding(id, _) => {
+            Step::Frozen(Making { id, .. }, _) | Step::Encoding(id, _) => {
                 cluster.send(marker.node, Command::AllFrozen(*id));
                 seal.markers.push(marker);
             }
@@ -139,25 +118,28 @@ impl Seals {
     /// `.invalid` is to be made in a dataset that is frozen there: a seal that is not committing
     /// fails. True: such an event may come at any time.
     pub(super) fn invalid(&mut self, cluster: &mut Cluster, node: NodeRank, name: &[u8]) -> bool {
-        let Some(seal) = self.current.as_ref().filter(|seal| seal.name == name) else { return true };
-        if matches!(seal.step, Step::Freezing(..) | Step::Merging(..) | Step::Encoding(..)) {
+        let Some(at) = self.of_name(name) else { return true };
+        let step = &self.running[at].step;
+        if matches!(step, Step::Freezing(..) | Step::Merging(..) | Step::Frozen(..) | Step::Encoding(..)) {
             let reason = format!("{}: .invalid was made in it", cluster.host(node));
-            self.fail(cluster, reason);
+            self.fail(cluster, at, reason);
         }
         true
     }
 
-    /// The next generation of this dataset is being sealed, or its seal is in doubt: it must stay
-    /// until that is done. A node that has not recorded the next one has that in its place, and
-    /// would lose both.
+    /// The next generation of this dataset is being sealed, or may be, or its seal is in doubt: it
+    /// must stay until that is done. A node that has not recorded the next one has that in its
+    /// place, and would lose both.
     pub(super) fn needs(&self, catalog: &Catalog) -> bool {
         let over = |id: DatasetId, name: &[u8]| id != catalog.id && name == catalog.name;
         let resumed = |seal: &Resumed| over(seal.catalog.id, &seal.catalog.name);
-        let current = |seal: &Seal| match &seal.step {
+        let running = |seal: &Seal| match &seal.step {
             Step::Committing(committing, _) => over(committing.catalog.id, &seal.name),
+            Step::Holding => seal.name == catalog.name,
+            Step::Asking(id, ..) => *id == catalog.id,
             _ => seal.base == Some(catalog.id),
         };
-        self.current.as_ref().is_some_and(current) || self.resumed.iter().any(resumed)
+        self.running.iter().any(running) || self.resumed.iter().any(resumed)
     }
 
     /// What may be complete on some nodes, and is not known to be on all.
@@ -167,26 +149,38 @@ impl Seals {
 
     /// What is being committed, or about to be.
     pub(super) fn commits(&self) -> Option<&Catalog> {
-        match self.current.as_ref().map(|seal| &seal.step) {
-            Some(Step::Committing(committing, _)) => Some(&committing.catalog),
+        self.commit().map(|committing| &*committing.catalog)
+    }
+
+    /// The commit that runs: only the first seal's can.
+    fn commit(&self) -> Option<&Committing> {
+        match self.running.first().map(|seal| &seal.step) {
+            Some(Step::Committing(committing, _)) => Some(committing),
             _ => None,
         }
     }
 
+    fn of_name(&self, name: &[u8]) -> Option<usize> {
+        self.running.iter().position(|seal| seal.name == name)
+    }
+
+    /// The seal that has this dataset.
+    fn of_dataset(&self, id: DatasetId) -> Option<usize> {
+        self.running.iter().position(|seal| seal.step.dataset() == Some(id))
+    }
+
     /// What is being committed does not come to nothing any more.
     pub(super) fn is_decided(&self) -> bool {
-        let step = self.current.as_ref().map(|seal| &seal.step);
-        matches!(step, Some(Step::Committing(committing, _)) if committing.is_decided())
+        self.commit().is_some_and(Committing::is_decided)
     }
 
     /// It is complete on some nodes perhaps, and not yet known to be on all.
     pub(super) fn committing(&self, id: DatasetId) -> bool {
-        let current = self.current.as_ref().map(|seal| &seal.step);
-        matches!(current, Some(Step::Committing(committing, _)) if committing.catalog.id == id)
+        self.commits().is_some_and(|catalog| catalog.id == id)
             || self.resumed.iter().any(|seal| seal.catalog.id == id)
     }
 
-    /// What the running seal means for a directory operation.
+    /// What the running seals mean for a directory operation.
     pub(super) fn hold(&self, op: &DirOp) -> Hold {
         let resumed = |path: &RelPath| {
             self.resumed
@@ -196,32 +190,26 @@ impl Seals {
         if paths(op).any(resumed) {
             return Hold::Wait;
         }
-        let Some(seal) = &self.current else { return Hold::Free };
-        let mine = |path: &RelPath| path.split_first().is_some_and(|(top, _)| top == seal.name);
-        let top = |path: &RelPath| path.as_bytes() == seal.name;
-        match op {
-            DirOp::Rename { from, to, .. } if top(from) || top(to) => Hold::Refuse(Errno::EBUSY as i32),
-            DirOp::Rename { from, to, .. } if mine(from) || mine(to) => Hold::Wait,
-            DirOp::Make { path, .. } if top(path) => Hold::Free,
-            // Only an empty dataset can be removed before it is sealed; the daemons' votes tell. A
-            // sealed one can be removed whatever other nodes see in it: not while its next
-            // generation is being made from it.
-            DirOp::Remove { path } if top(path) && seal.may_be_removed() => Hold::Free,
-            DirOp::Make { path, .. } | DirOp::Remove { path } if mine(path) => Hold::Wait,
-            _ => Hold::Free,
+        let mut waits = Hold::Free;
+        for seal in &self.running {
+            match seal.hold(op) {
+                Hold::Free => {}
+                Hold::Wait => waits = Hold::Wait,
+                refused @ Hold::Refuse(_) => return refused,
+            }
         }
+        waits
     }
 
     /// The top of dataset `name` was removed everywhere.
     pub(super) fn removed(&mut self, cluster: &mut Cluster, name: &[u8]) {
-        if self.current.as_ref().is_some_and(|seal| seal.name == name) {
-            self.fail(cluster, "its directory was removed");
-        } else {
-            self.markers.refuse(cluster, name, "its directory was removed".to_owned());
+        match self.of_name(name) {
+            Some(at) => self.fail(cluster, at, "its directory was removed"),
+            None => self.markers.refuse(cluster, name, "its directory was removed".to_owned()),
         }
     }
 
-    /// Begins the next seal if none runs. `may_give_ids`: the highest id is known. `round_touches`:
+    /// Begins the next seal if it may. `may_give_ids`: the highest id is known. `round_touches`:
     /// the round that runs has an operation in that dataset. `is_whole`: all members of the dataset
     /// of that name are on their nodes. True when a marker was answered and the next can be looked
     /// at.
@@ -232,17 +220,20 @@ impl Seals {
         round_touches: impl Fn(&[u8]) -> bool,
         is_whole: impl Fn(&[u8]) -> bool,
     ) -> bool {
-        if self.current.is_none() {
-            if let Some(Resumed { catalog, missing, flushed, markers }) = self.resumed.pop_front() {
-                let name = catalog.name.clone();
-                let step = Step::Committing(Committing::start(cluster, catalog, missing, true), flushed);
-                self.current = Some(Seal { name, base: None, markers, waited: 0, step });
-            } else if let Some(name) = may_give_ids.then(|| self.markers.next(cluster, is_whole)).flatten() {
+        if self.running.is_empty()
+            && let Some(Resumed { catalog, missing, flushed, markers }) = self.resumed.pop_front()
+        {
+            let name = catalog.name.clone();
+            let step = Step::Committing(Committing::start(cluster, catalog, missing, true), flushed);
+            self.running.push(Seal { name, base: None, markers, waited: 0, step });
+        } else if may_give_ids && self.takes_another(cluster) {
+            let sealed = self.running.first().map(|seal| seal.name.as_slice());
+            if let Some(name) = self.markers.next(cluster, is_whole, sealed) {
                 let (markers, step) = (Vec::new(), Step::Holding);
-                self.current = Some(Seal { name, base: None, markers, waited: 0, step });
+                self.running.push(Seal { name, base: None, markers, waited: 0, step });
             }
         }
-        let Some(seal) = &mut self.current else { return false };
+        let Some(seal) = self.running.last_mut() else { return false };
         if matches!(seal.step, Step::Holding) && !round_touches(&seal.name) {
             if let Some(id) = cluster.datasets.named(&seal.name) {
                 cluster.send_all(Command::AskChanges(id));
@@ -252,52 +243,81 @@ impl Seals {
                 seal.freeze(cluster, None);
             } else {
                 // It was sealed when it was taken from the queue, and is gone.
-                self.current = None;
+                self.running.pop();
                 return true;
             }
         }
         false
     }
 
-    /// A node says whether the dataset was changed there; false when that is not awaited. True,
-    /// too, when its base is gone meanwhile. Until it `is_whole` no next generation is sealed over
-    /// it, which carries on what is on nodes.
+    /// Another seal may begin: none runs, or one that is beyond its freeze. What is frozen behind a
+    /// commit that is stuck would stay so for long.
+    fn takes_another(&self, cluster: &Cluster) -> bool {
+        match self.running.as_slice() {
+            [] => true,
+            [seal] => {
+                let beyond = matches!(seal.step, Step::Encoding(..) | Step::Committing(..));
+                beyond && self.resumed.is_empty() && self.stuck(cluster).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// The seal at this place is over.
+    fn ends(&mut self, cluster: &mut Cluster, at: usize) -> Seal {
+        let seal = self.running.remove(at);
+        self.go_on(cluster);
+        seal
+    }
+
+    /// What is frozen is encoded once it is the first.
+    fn go_on(&mut self, cluster: &mut Cluster) {
+        let Some(Seal { step, .. }) = self.running.first_mut() else { return };
+        if let Step::Frozen(making, frozen) = step {
+            let (making, frozen) = (making.clone(), std::mem::take(frozen));
+            *step = Step::Encoding(making.id, Box::new(Encoding::start(cluster, making, frozen)));
+        }
+    }
+
+    /// A node says whether the dataset was changed there: whether that was awaited, and whether all
+    /// have answered. Until it `is_whole` no next generation is sealed over it, which carries on
+    /// what is on nodes.
     pub(super) fn changes(
         &mut self,
         cluster: &mut Cluster,
         node: NodeRank,
         (id, is_whole): (DatasetId, bool),
         changed: bool,
-    ) -> bool {
-        let Some(seal) = &mut self.current else { return false };
-        let Step::Asking(asking, answers, asked_for) = &mut seal.step else { return false };
+    ) -> (bool, bool) {
+        // Only the last one can be asking.
+        let at = self.running.len().saturating_sub(1);
+        let Some(seal) = self.running.last_mut() else { return (false, false) };
+        let Step::Asking(asking, answers, asked_for) = &mut seal.step else { return (false, false) };
         if *asking != id || !answers.put(node, changed) {
-            return false;
+            return (false, false);
         }
         let asked_for = *asked_for;
         if !answers.all() {
-            return true;
+            return (true, false);
         }
         let changed = answers.iter().any(|(_, changed)| *changed);
         let gone = cluster.datasets.any(id).is_none();
         if (gone || changed) && !self.markers.is_set(cluster, &seal.name) {
             // The others have not set it yet.
-            self.current = None;
-            return true;
+            self.ends(cluster, at);
+            return (true, true);
         }
         if changed && !gone && !is_whole {
-            let name = std::mem::take(&mut seal.name);
-            self.markers.put_off(name);
-            self.current = None;
-            return true;
+            let seal = self.ends(cluster, at);
+            self.markers.put_off(seal.name);
+            return (true, true);
         }
         if gone || changed {
             seal.markers = self.markers.take(&seal.name);
             seal.freeze(cluster, (!gone).then_some(id));
-            return true;
+            return (true, true);
         }
-        let name = std::mem::take(&mut seal.name);
-        self.current = None;
+        let Seal { name, .. } = self.ends(cluster, at);
         let ended = self.markers.take_first(cluster, &name, asked_for);
         let outcome = if cluster.datasets.has_failed(id) {
             MarkerOutcome::Refused("no source has the right bytes of one of its files".to_owned())
@@ -305,7 +325,7 @@ impl Seals {
             MarkerOutcome::Sealed(id)
         };
         self.markers.end(cluster, &name, ended, &outcome);
-        true
+        (true, true)
     }
 
     /// A node is quiet, or cannot be frozen; false when that is not awaited.
@@ -316,36 +336,37 @@ impl Seals {
         id: DatasetId,
         result: Result<FrozenPart, Reason>,
     ) -> bool {
-        match self.current.as_mut().map(|seal| &mut seal.step) {
-            Some(Step::Freezing(freezing, answers, merging)) if *freezing == id => {
+        let Some(at) = self.of_dataset(id) else { return false };
+        match &mut self.running[at].step {
+            Step::Freezing(_, answers, merging) => {
                 let Some(all) = answers.answered(node, ()) else { return false };
                 let host = |node| cluster.host(node).to_owned();
                 let part = result.map_err(|reason| reason.on(cluster.host(node)));
                 match part.and_then(|part| merging.add(node, part, host)) {
-                    Err(reason) => self.fail(cluster, reason),
-                    Ok(()) if all => self.merge(cluster),
+                    Err(reason) => self.fail(cluster, at, reason),
+                    Ok(()) if all => self.merge(cluster, at),
                     Ok(()) => {}
                 }
                 true
             }
             // The node sent this answer before it had the `Drop`.
-            Some(Step::Dropping(dropping, _)) => *dropping == id,
+            Step::Dropping(..) => true,
             _ => false,
         }
     }
 
     /// All are frozen: checks what can be checked without reading; of a next generation, who
     /// carries on what.
-    fn merge(&mut self, cluster: &mut Cluster) {
-        let Some(seal) = &mut self.current else { return };
+    fn merge(&mut self, cluster: &mut Cluster, at: usize) {
+        let seal = &mut self.running[at];
         let Step::Freezing(id, _, merging) = &mut seal.step else { return };
         let id = *id;
         if seal.base.is_some_and(|base| cluster.datasets.any(base).is_none()) {
-            return self.fail(cluster, "the generation before it is gone");
+            return self.fail(cluster, at, "the generation before it is gone");
         }
         let (merged, gone) = match merging.merged() {
             Ok(merged) => merged,
-            Err(reason) => return self.fail(cluster, reason),
+            Err(reason) => return self.fail(cluster, at, reason),
         };
         let (mut members, mut alike) = (Vec::with_capacity(merged.len()), Vec::new());
         for (node, Merged { files, dropped: own }) in cluster.nodes().zip(merged) {
@@ -362,7 +383,7 @@ impl Seals {
         }
         let nodes = if over { cluster.nodes().collect() } else { Vec::new() };
         seal.step = Step::Merging(id, Answers::of(nodes), members);
-        self.encode(cluster);
+        self.encode(cluster, at);
     }
 
     /// A node's part is what it carries on and what was changed there; false when that is not
@@ -374,29 +395,30 @@ impl Seals {
         id: DatasetId,
         result: Result<(), Reason>,
     ) -> bool {
-        match self.current.as_mut().map(|seal| &mut seal.step) {
-            Some(Step::Merging(merging, answers, _)) if *merging == id => {
+        let Some(at) = self.of_dataset(id) else { return false };
+        match &mut self.running[at].step {
+            Step::Merging(_, answers, _) => {
                 if !answers.put(node, ()) {
                     return false;
                 }
                 match result {
                     Err(reason) => {
                         let reason = reason.on(cluster.host(node));
-                        self.fail(cluster, reason);
+                        self.fail(cluster, at, reason);
                     }
-                    Ok(()) => self.encode(cluster),
+                    Ok(()) => self.encode(cluster, at),
                 }
                 true
             }
             // The node sent this answer before it had the `Drop`.
-            Some(Step::Dropping(dropping, _)) => *dropping == id,
+            Step::Dropping(..) => true,
             _ => false,
         }
     }
 
-    /// When all know their parts: starts to encode.
-    fn encode(&mut self, cluster: &mut Cluster) {
-        let Some(Seal { name, step, markers, waited, .. }) = &mut self.current else { return };
+    /// When all know their parts: starts to encode, or waits for the seal before.
+    fn encode(&mut self, cluster: &mut Cluster, at: usize) {
+        let Seal { name, step, markers, waited, .. } = &mut self.running[at];
         let Step::Merging(id, answers, frozen) = step else { return };
         if !answers.all() {
             return;
@@ -404,10 +426,10 @@ impl Seals {
         let (id, frozen) = (*id, std::mem::take(frozen));
         let files: usize = frozen.iter().map(Vec::len).sum();
         if files == 0 {
-            self.fail(cluster, "no node has a file in it");
+            self.fail(cluster, at, "no node has a file in it");
         } else if files as u64 > cluster.settings.list_max {
             let limit = cluster.settings.list_max;
-            self.fail(cluster, format!("{files} files, more than SCRFS_LIST_MAX ({limit})"));
+            self.fail(cluster, at, format!("{files} files, more than SCRFS_LIST_MAX ({limit})"));
         } else {
             let about = About {
                 name: name.clone(),
@@ -420,7 +442,11 @@ impl Seals {
             let making = Making { id, epoch: cluster.epoch, revision: 0, about };
             cluster.send_all(Command::AllFrozen(id));
             *waited = longest_wait(cluster, markers.iter());
-            *step = Step::Encoding(id, Box::new(Encoding::start(cluster, making, frozen)));
+            *step = if at == 0 {
+                Step::Encoding(id, Box::new(Encoding::start(cluster, making, frozen)))
+            } else {
+                Step::Frozen(making, frozen)
+            };
         }
     }
 
@@ -429,7 +455,7 @@ impl Seals {
     pub(super) fn bad_base(&self, share: &ShareEnd) -> Option<DatasetId> {
         let is_bad = share.result.as_ref().is_err_and(JobFailure::is_bad);
         let failed = self.failed_over.as_ref().filter(|(_, encoding)| encoding.has(share.job));
-        match &self.current {
+        match self.running.first() {
             _ if !is_bad => None,
             Some(Seal { step: Step::Encoding(_, encoding), base, .. }) if encoding.has(share.job) => *base,
             _ => failed.map(|(base, _)| *base),
@@ -438,15 +464,13 @@ impl Seals {
 
     /// A job's share ended; false when it is no share of this seal.
     pub(super) fn job(&mut self, cluster: &mut Cluster, share: ShareEnd) -> bool {
-        let Some(Seal { step, .. }) = &mut self.current else { return false };
+        let Some(Seal { step, .. }) = self.running.first_mut() else { return false };
         let Step::Encoding(_, encoding) = step else { return false };
         match encoding.job(cluster, share) {
             None => return false,
             Some(Encoded::Running) => {}
             // Its marker need not wait for shares that end for nothing.
-            Some(Encoded::Failing(reason) | Encoded::Failed(reason)) => {
-                self.fail(cluster, reason);
-            }
+            Some(Encoded::Failing(reason) | Encoded::Failed(reason)) => self.fail(cluster, 0, reason),
             Some(Encoded::Done(catalog)) => {
                 let nodes = cluster.nodes();
                 *step = Step::Committing(Committing::start(cluster, catalog, nodes, false), false);
@@ -464,7 +488,7 @@ impl Seals {
         (id, decided): (DatasetId, bool),
         result: Result<(), Reason>,
     ) -> (bool, Option<(DatasetId, u64)>) {
-        let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current else {
+        let Some(Seal { step: Step::Committing(committing, _), .. }) = self.running.first_mut() else {
             return (false, None);
         };
         if committing.catalog.id != id {
@@ -474,7 +498,7 @@ impl Seals {
             None => (false, None),
             Some(Committed::Running) => (true, None),
             Some(Committed::Failed(reason)) => {
-                self.fail(cluster, reason);
+                self.fail(cluster, 0, reason);
                 (true, None)
             }
             Some(Committed::Done) => (true, self.done(cluster)),
@@ -482,7 +506,7 @@ impl Seals {
     }
 
     fn done(&mut self, cluster: &mut Cluster) -> Option<(DatasetId, u64)> {
-        let seal = self.current.take()?;
+        let seal = self.running.remove(0);
         let Seal { step: Step::Committing(committing, flushed), markers, waited, .. } = seal else {
             return None;
         };
@@ -496,20 +520,22 @@ impl Seals {
         self.markers.end(cluster, &catalog.name, markers, &MarkerOutcome::Sealed(id));
         cluster.note_unprotected(&catalog);
         cluster.datasets.insert(catalog, flushed);
+        self.go_on(cluster);
         Some((id, waited))
     }
 
-    fn fail(&mut self, cluster: &mut Cluster, reason: impl Into<Reason>) {
+    /// The seal at this place comes to nothing.
+    fn fail(&mut self, cluster: &mut Cluster, at: usize, reason: impl Into<Reason>) {
         let reason = reason.into();
-        let Some(seal) = &mut self.current else { return };
+        let seal = &mut self.running[at];
         let id = match &seal.step {
             Step::Holding | Step::Asking(..) => {
-                let name = std::mem::take(&mut seal.name);
+                let Seal { name, .. } = self.ends(cluster, at);
                 self.markers.refuse(cluster, &name, reason.words().to_owned());
-                self.current = None;
                 return;
             }
             Step::Freezing(id, ..) | Step::Merging(id, ..) | Step::Encoding(id, _) => *id,
+            Step::Frozen(making, _) => making.id,
             Step::Committing(committing, _) => committing.catalog.id,
             Step::Dropping(..) => return,
         };
@@ -524,19 +550,17 @@ impl Seals {
 
     /// A node has dropped: whether that was awaited, and whether all have.
     pub(super) fn dropped(&mut self, cluster: &mut Cluster, node: NodeRank, id: DatasetId) -> (bool, bool) {
-        let Some(Seal { step: Step::Dropping(dropping, answers), name, markers, .. }) = &mut self.current
-        else {
-            return (false, false);
-        };
-        if *dropping != id || !answers.put(node, ()) {
+        let Some(at) = self.of_dataset(id) else { return (false, false) };
+        let Step::Dropping(_, answers) = &mut self.running[at].step else { return (false, false) };
+        if !answers.put(node, ()) {
             return (false, false);
         }
         let all = answers.all();
         if all {
             // Not before: a marker that a program sets because it heard of the failure is a new try
             // on whatever node.
-            self.markers.end(cluster, name, std::mem::take(markers), &MarkerOutcome::NotSealed(id));
-            self.current = None;
+            let Seal { name, markers, .. } = self.ends(cluster, at);
+            self.markers.end(cluster, &name, markers, &MarkerOutcome::NotSealed(id));
         }
         (true, all)
     }
@@ -545,7 +569,7 @@ impl Seals {
     /// and that in words. It is tried until all have recorded it, but no marker waits for that: it
     /// may take as long as a disk stays full.
     fn stuck(&self, cluster: &Cluster) -> Option<(DatasetId, String)> {
-        let Some(Seal { name, step: Step::Committing(committing, _), .. }) = &self.current else {
+        let Some(Seal { name, step: Step::Committing(committing, _), .. }) = self.running.first() else {
             return None;
         };
         let limit = cluster.settings.seal_timeout_ms.saturating_mul(MS);
@@ -565,37 +589,24 @@ impl Seals {
             return;
         }
         self.markers.refuse_closes(cluster, &reason);
-        if let Some(Seal { name, markers, .. }) = &mut self.current {
+        // What is frozen behind it would stay so for as long; save what was promised.
+        let stays = |seal: &Seal| seal.step.dataset().is_none() || seal.is_promised(cluster);
+        if self.running.get(1).is_some_and(|seal| !stays(seal)) {
+            self.fail(cluster, 1, reason.clone());
+        }
+        if let Some(Seal { name, markers, .. }) = self.running.first_mut() {
             let closes: Vec<Marker> = markers.extract_if(.., |marker| !marker.everywhere).collect();
             self.markers.end(cluster, name, closes, &MarkerOutcome::Refused(reason));
         }
     }
 
     pub(super) fn tick(&mut self, cluster: &mut Cluster) {
-        if let Some(Seal { step: Step::Committing(committing, _), .. }) = &mut self.current {
+        if let Some(Seal { step: Step::Committing(committing, _), .. }) = self.running.first_mut() {
             committing.tick(cluster);
         }
         self.stop_waiting(cluster);
-        let looked_at = self.current.as_ref().map(|seal| seal.name.as_slice());
-        self.markers.expire(cluster, looked_at);
-    }
-}
-
-impl Seal {
-    fn may_be_removed(&self) -> bool {
-        self.base.is_none() && !matches!(self.step, Step::Asking(..) | Step::Committing(..))
-    }
-
-    fn freeze(&mut self, cluster: &mut Cluster, base: Option<DatasetId>) {
-        let id = cluster.next_id();
-        for node in cluster.nodes() {
-            let (name, member) = (self.name.clone(), Member(node.0));
-            cluster.send(node, Command::Freeze { id, name, member, base });
-        }
-        self.base = base;
-        let sealed = base.and_then(|base| cluster.datasets.any(base)).map(|known| Arc::clone(&known.catalog));
-        let merging = Box::new(Merging::over(sealed));
-        self.step = Step::Freezing(id, Answers::of(cluster.nodes()), merging);
+        let looked_at: Vec<&[u8]> = self.running.iter().map(|seal| seal.name.as_slice()).collect();
+        self.markers.expire(cluster, &looked_at);
     }
 }
 

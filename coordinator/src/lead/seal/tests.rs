@@ -1,11 +1,12 @@
 //! Seals as traces: what happens, and after `=>` what the lead says of it.
 //!
 //! Two nodes, `a` and `b`. Markers of `ck` have numbers; `over 1` was set where dataset 1 was
-//! complete, `promised` counts everywhere.
+//! complete, `promised` counts everywhere. `next` is a marker of `dk`. Answers of nodes are about
+//! the dataset that was asked for last, or the one that `of` names.
 
-use scrfs::control::MemberPart;
+use scrfs::control::{FrozenFile, MemberPart};
 use scrfs::dataset::{Entry, EntryKind, FileCopy};
-use scrfs::ids::{Epoch, RequestId};
+use scrfs::ids::{Epoch, Member, RequestId};
 
 use super::*;
 use crate::job::{JobId, JobOutput};
@@ -14,6 +15,7 @@ use crate::settings::tests::settings;
 use scrfs::control::MarkerScope;
 
 const NAME: &[u8] = b"ck";
+const OTHER: &[u8] = b"dk";
 
 struct Bench {
     seals: Seals,
@@ -43,10 +45,11 @@ impl Bench {
         let (cluster, seals, id) = (&mut self.cluster, &mut self.seals, self.id);
         let (mut bad_base, mut waited) = (None, 0);
         match what {
-            "marker" => {
-                let since = cluster.now;
-                seals.marker(cluster, NAME, Marker { since, ..marker(host, rest) });
+            "marker" | "next" => {
+                let (since, name) = (cluster.now, if what == "next" { OTHER } else { NAME });
+                seals.marker(cluster, name, Marker { since, ..marker(host, rest) });
             }
+            "of" => self.id = DatasetId(host.parse().unwrap()),
             "frozen" => {
                 let part = FrozenPart {
                     files: vec![FrozenFile { path: RelPath::new(host).unwrap(), size: 1 }],
@@ -77,7 +80,7 @@ impl Bench {
                 waited = sealed.map_or(0, |(_, waited)| waited / (1000 * MS));
             }
             "dropped" => assert!(seals.dropped(cluster, node(host), id).0),
-            "changes" => assert!(seals.changes(cluster, node(host), (id, true), rest == "some")),
+            "changes" => assert!(seals.changes(cluster, node(host), (id, true), rest == "some").0),
             "removed" => seals.removed(cluster, NAME),
             "background" => cluster.settings.sealing.background = true,
             "time" => cluster.now += 10_000 * MS,
@@ -193,6 +196,85 @@ fn a_seal_answers_the_markers_that_were_set_before_it_was_recorded_there() {
          changes a none =>
          changes b none => a: 5 sealed 1",
     );
+}
+
+#[test]
+fn the_next_dataset_is_frozen_while_one_is_encoded() {
+    check(
+        MarkerScope::Any,
+        "marker a 1 => a: freeze
+         next b 2 =>
+         frozen a =>
+         frozen b => all: all are frozen, encode, a: freeze
+         frozen a =>
+         frozen b => all: all are frozen
+         next a 3 => a: all are frozen
+         of 1 =>
+         encoded => all: commit
+         committed a =>
+         committed b => all: sealed, a: 1 sealed 1, encode
+         of 2 =>
+         encoded => all: commit
+         committed a =>
+         committed b => all: sealed, a: 3 sealed 2, b: 2 sealed 2",
+    );
+}
+
+#[test]
+fn a_next_generation_waits_for_the_one_before_and_others_for_it() {
+    check(
+        MarkerScope::Any,
+        "marker a 1 => a: freeze
+         frozen a =>
+         frozen b => all: all are frozen, encode
+         encoded => all: commit
+         committed a =>
+         marker a 2 over 1 =>
+         next b 3 =>
+         committed b => all: sealed, a: 1 sealed 1, all: ask for changes of 1",
+    );
+}
+
+#[test]
+fn a_seal_that_fails_before_the_next_lets_that_go_on() {
+    check(
+        MarkerScope::Any,
+        "marker a 1 => a: freeze
+         next b 2 =>
+         frozen a =>
+         frozen b => all: all are frozen, encode, a: freeze
+         frozen a =>
+         removed => all: drop
+         frozen b => all: all are frozen
+         of 1 =>
+         dropped a =>
+         dropped b => encode, a: 1 not sealed
+         of 2 =>
+         encoded => all: commit",
+    );
+}
+
+#[test]
+fn nothing_stays_frozen_behind_a_commit_that_is_stuck_save_what_was_promised() {
+    let begins = "marker a 1 => a: freeze
+         frozen a =>
+         frozen b => all: all are frozen, encode
+         encoded => all: commit
+         next b 2 => a: freeze
+         frozen a =>
+         frozen b => all: all are frozen
+         of 1 =>
+         committed a =>
+         committed b its disk is full =>";
+    let fails = "later => b: commit, all: drop, a: 1 refused
+         next a 3 => a: 3 refused
+         of 2 =>
+         dropped a =>
+         dropped b => b: 2 not sealed";
+    check(MarkerScope::Any, &format!("{begins}\n{fails}"));
+    let goes_on = "later => b: commit, a: 1 refused
+         committed b => all: sealed, encode";
+    check(MarkerScope::Any, &format!("background =>\n{begins}\n{goes_on}"));
 }
 
 #[test]
