@@ -234,8 +234,8 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
-    use scrfs::control::{Event, Start};
-    use scrfs::ids::Epoch;
+    use scrfs::control::{Event, MarkerOutcome, Start};
+    use scrfs::ids::{Epoch, RequestId};
 
     use super::*;
     use crate::lead::cluster::Cluster;
@@ -264,6 +264,39 @@ mod tests {
             running.cluster.take_outputs();
             let said = running.step(Input::Daemon(node, Event::Scrubbed { id, round: 1, bad: Vec::new() }));
             assert_eq!(said, []);
+        }
+    }
+
+    /// Whether nodes have changed it is asked at that moment: what they have changed goes with it.
+    #[test]
+    fn a_dataset_stays_while_its_marker_is_looked_at() {
+        for changed in [false, true] {
+            let settings = scrfs::control::Settings { cache_size: 1, ..settings() };
+            let cluster = Cluster::new(Epoch(1), vec!["a".to_owned()], settings, 1);
+            let mut running = Running::begin(cluster, Start::Attach);
+            running.phase = Phase::Serving;
+            let (node, old) = (NodeRank(0), DatasetId(1));
+            running.cluster.datasets.insert(catalog(1).into(), true);
+            let request = RequestId { origin: 1, serial: 1 };
+            let (name, base) = (b"ck.1".to_vec(), Some(old));
+            running.step(Input::Daemon(node, Event::Marker { request, name, base, everywhere: false }));
+            running.cluster.datasets.insert(catalog(2).into(), true);
+            running.evict();
+            let (free, wanted, helps) = (1, 2, Some(vec![old]));
+            let short = Event::RoomShort { free, wanted, begins: false, helps };
+            running.step(Input::Daemon(node, short));
+            assert!(running.cluster.datasets.any(old).is_some());
+
+            let said = running.step(Input::Daemon(node, Event::Changes { id: old, changed }));
+            let sealed = MarkerOutcome::Sealed(old);
+            let says = |output: &Output| match output {
+                Output::Command(_, Command::MarkersEnd { outcome, .. }) => *outcome == sealed,
+                Output::Command(_, Command::Freeze { base, .. }) => *base == Some(old),
+                _ => false,
+            };
+            assert!(said.iter().any(says), "{said:?}");
+            // Its next generation takes its place.
+            assert_eq!(running.cluster.datasets.any(old).is_some(), changed);
         }
     }
 }
