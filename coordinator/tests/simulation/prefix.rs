@@ -72,13 +72,9 @@ impl Prefix {
         self.cursed(id) && self.curse == Some(at)
     }
 
-    /// The newest of that id (names and ids are one to one here).
-    pub(crate) fn stored(&self, id: DatasetId) -> Option<&Stored> {
-        self.datasets.values().rev().find(|stored| stored.catalog.id == id)
-    }
-
-    pub(crate) fn read(&self, id: DatasetId, path: &RelPath) -> Option<u64> {
-        self.stored(id).filter(|stored| !stored.bad)?.files.get(path).copied()
+    /// Of a dataset of that very epoch: other branches give the same ids.
+    pub(crate) fn read(&self, key: Key, path: &RelPath) -> Option<u64> {
+        self.datasets.get(&key).filter(|stored| !stored.bad)?.files.get(path).copied()
     }
 
     pub(crate) fn copy(&mut self, id: DatasetId, files: &BTreeMap<RelPath, u64>) {

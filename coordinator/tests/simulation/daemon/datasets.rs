@@ -11,6 +11,7 @@ use scrfs::ids::{DatasetId, Member};
 use scrfs::path::RelPath;
 
 use super::{Daemon, Dataset, MemberData, Next, Trouble, crc_of, entry, listing, root, size_of, top_of};
+use crate::observer::Key;
 use crate::prefix::Prefix;
 use crate::rng::Rng;
 
@@ -202,7 +203,7 @@ impl Daemon {
         prefix: &Prefix,
         rng: &mut Rng,
         trouble: Trouble,
-        id: DatasetId,
+        key: Key,
         member: Member,
         entries: &[Entry],
     ) -> Result<Vec<FrozenFile>, FetchFailure> {
@@ -213,7 +214,7 @@ impl Daemon {
         for entry in entries {
             let EntryKind::File(copy) = &entry.kind else { continue };
             assert_eq!(copy.member, member, "another member's file");
-            let content = prefix.read(id, &entry.path).filter(|content| crc_of(*content) == copy.crc);
+            let content = prefix.read(key, &entry.path).filter(|content| crc_of(*content) == copy.crc);
             let Some(content) = content else {
                 return Err(FetchFailure {
                     reason: format!("{} is bad", entry.path),
@@ -224,7 +225,7 @@ impl Daemon {
             data.files.insert(entry.path.clone(), content);
         }
         let files = listing(&data.files);
-        let dataset = self.datasets.get_mut(&id).expect("just made");
+        let dataset = self.datasets.get_mut(&key.1).expect("just made");
         if dataset.listed {
             dataset.fetched.insert(member, data);
         } else {

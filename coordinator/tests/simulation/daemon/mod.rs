@@ -188,6 +188,11 @@ impl Daemon {
         self.pointers.ordered.clear();
     }
 
+    /// The dataset of that id here.
+    pub(crate) fn key(&self, id: DatasetId) -> Option<Key> {
+        self.datasets.get(&id).map(|dataset| (dataset.epoch, id))
+    }
+
     pub(crate) fn listed(&self, name: &[u8]) -> Option<(DatasetId, &Dataset)> {
         let mine = |dataset: &&Dataset| dataset.listed && dataset.state == HeldState::Complete;
         self.datasets
@@ -492,7 +497,7 @@ impl Daemon {
                     let former = self.datasets.insert(id, fresh);
                     assert!(former.is_none(), "an old version must be evicted before a fetch");
                 }
-                let result = self.fetch_member(prefix, rng, trouble, id, member, &entries);
+                let result = self.fetch_member(prefix, rng, trouble, (epoch, id), member, &entries);
                 events.push(Event::FetchedMember { id, result });
             }
             Command::Present { datasets } => {
@@ -510,11 +515,12 @@ impl Daemon {
             }
             Command::CopyFromPrefix { request, file, .. } => {
                 let failure = |corrupt| FetchFailure { reason: "not good".to_owned(), corrupt, full: None };
-                let result = match prefix.read(file.id, &file.path) {
-                    None => Err(failure(true)),
-                    Some(_) if trouble_now() => Err(failure(false)),
-                    Some(_) if !self.datasets.contains_key(&file.id) => Err(failure(false)),
-                    Some(content) => {
+                let key = self.key(file.id);
+                let result = match key.map(|key| prefix.read(key, &file.path)) {
+                    None => Err(failure(false)),
+                    Some(None) => Err(failure(true)),
+                    Some(Some(_)) if trouble_now() => Err(failure(false)),
+                    Some(Some(content)) => {
                         self.copies.insert((file.id, file.path), content);
                         Ok(())
                     }
@@ -522,8 +528,7 @@ impl Daemon {
                 events.push(Event::CopiedFromPrefix { request, result });
             }
             Command::Save(id) => {
-                let key = self.datasets.get(&id).map(|dataset| (dataset.epoch, id));
-                let result = match key {
+                let result = match self.key(id) {
                     None => Err("not here".to_owned()),
                     Some(_) if trouble_now() => Err("injected".to_owned()),
                     Some(key) => prefix.save(self, key),

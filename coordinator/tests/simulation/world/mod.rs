@@ -517,7 +517,9 @@ impl World {
         }
         let full = match &command {
             Command::CopyFromPrefix { file, .. } => {
-                self.prefix.read(file.id, &file.path).and_then(|content| self.no_room(at, content))
+                let key = self.nodes[at].key(file.id);
+                let content = key.and_then(|key| self.prefix.read(key, &file.path));
+                content.and_then(|content| self.no_room(at, content))
             }
             _ => None,
         };
