@@ -33,6 +33,8 @@ pub(crate) struct Pointers {
     pub(crate) had: BTreeSet<RequestId>,
     /// Datasets of which this node knew when the last restart began what goes with them.
     pub(crate) knew: BTreeSet<(Epoch, DatasetId)>,
+    /// What this node had presented last when the last restart began.
+    pub(crate) based: Option<LooseBase>,
     /// Requests that succeeded while this node took part; for the checks.
     pub(crate) heard: BTreeSet<RequestId>,
     /// Of these a copy here went bad.
@@ -58,6 +60,7 @@ impl Pointers {
     /// A restart begins.
     pub(crate) fn begins(&mut self) {
         self.knew = self.began.iter().map(|(age, _)| (age.epoch, age.id)).collect();
+        self.based = self.base;
     }
 }
 

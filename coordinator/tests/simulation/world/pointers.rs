@@ -64,7 +64,24 @@ pub(super) struct Oracle {
 /// `current`. Others, of a branch that had given `current` up, have forgotten what went with it.
 fn is_there(nodes: &[Daemon], request: &RequestId, pointer: &Pointer, current: Option<Key>) -> bool {
     let knows = |node: &Daemon| current.is_none_or(|current| node.pointers.knew.contains(&current));
-    nodes.iter().any(|node| knows(node) && node.pointers.has(request, pointer.says))
+    let heard = |node: &Daemon| node.pointers.heard.contains(request);
+    let believed = believed_over(nodes, pointer, current);
+    let all_count = believed.is_empty() || believed.iter().any(|node| heard(node));
+    let is_believed = |node: &Daemon| believed.iter().any(|one| one.host == node.host);
+    let counts = |node: &Daemon| all_count || heard(node) || is_believed(node);
+    nodes.iter().any(|node| knows(node) && counts(node) && node.pointers.has(request, pointer.says))
+}
+
+/// Nodes that have come back from before it was asked for, and know what went with `current` then.
+/// Where nobody here has presented anything since, they are believed over a node that got it from
+/// a restart that was killed before it presented there.
+fn believed_over<'a>(nodes: &'a [Daemon], pointer: &Pointer, current: Option<Key>) -> Vec<&'a Daemon> {
+    let newest = nodes.iter().filter_map(|node| node.pointers.based).max();
+    let Some(current) = current.filter(|_| newest.is_some_and(|base| base.epoch.0 < pointer.epoch)) else {
+        return Vec::new();
+    };
+    let is_it = |node: &&Daemon| node.pointers.based == newest && node.pointers.knew.contains(&current);
+    nodes.iter().filter(is_it).collect()
 }
 
 impl World {
