@@ -172,8 +172,9 @@ pub(crate) fn removed(nodes: &[Daemon], key: Key) -> bool {
     removals.any(|(newest, during)| key <= *newest && served <= Some(*during))
 }
 
-/// What a restart must present as current. A lazy one has read no bytes of the prefix.
-pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, settings: &Settings) -> Option<Key> {
+/// What a restart must present as current: the first of these, newest first. A lazy one has read no
+/// bytes of the prefix.
+pub(crate) fn found(nodes: &[Daemon], prefix: &Prefix, settings: &Settings) -> impl Iterator<Item = Key> {
     let Settings { distribute, fetch, ref restart, .. } = *settings;
     let mut keys: BTreeSet<Reverse<Key>> = prefix.datasets.keys().map(|key| Reverse(*key)).collect();
     for node in nodes {
@@ -183,8 +184,8 @@ pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, settings: &Settings) -
     // Of two datasets with one id the older makes room for a fetch of the newer once the newer
     // one's records are read, also when the fetch fails then: ids were given twice when all that
     // knew of the first was away.
-    let newer = |key: &Key, stored: &Key| stored.1 == key.1 && stored.0 > key.0;
-    let makes_room = |key: &Key| {
+    let newer = move |key: &Key, stored: &Key| stored.1 == key.1 && stored.0 > key.0;
+    let makes_room = move |key: &Key| {
         fetch
             && prefix
                 .datasets
@@ -192,15 +193,15 @@ pub(crate) fn expected(nodes: &[Daemon], prefix: &Prefix, settings: &Settings) -
                 .any(|(stored, dataset)| newer(key, stored) && !dataset.failed && !dataset.unreadable)
     };
     let cached =
-        |key: &Key| distribute && in_caches(nodes, *key) && !makes_room(key) && !removed(nodes, *key);
-    let joined = |key: &Key| joined(nodes, prefix, *key) && !removed(nodes, *key);
-    let is_listed = |key: &Key| {
+        move |key: &Key| distribute && in_caches(nodes, *key) && !makes_room(key) && !removed(nodes, *key);
+    let joined = move |key: &Key| joined(nodes, prefix, *key) && !removed(nodes, *key);
+    let is_listed = move |key: &Key| {
         let stored = prefix.datasets.get(key);
         restart.lazy_fetch && stored.is_some_and(|stored| !stored.failed && !stored.unreadable)
     };
-    let stored = |key: &Key| in_prefix(prefix, *key) || is_listed(key) || joined(key);
-    let found = |key: &Key| cached(key) || (fetch && stored(key));
-    keys.into_iter().map(|key| key.0).find(found)
+    let stored = move |key: &Key| in_prefix(prefix, *key) || is_listed(key) || joined(key);
+    let found = move |key: &Key| cached(key) || (fetch && stored(key));
+    keys.into_iter().map(|key| key.0).filter(found)
 }
 
 /// Every file of a presented dataset is where its catalog says, with the bytes that were sealed; or

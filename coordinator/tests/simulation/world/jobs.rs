@@ -21,6 +21,20 @@ pub(super) struct Share {
 }
 
 impl World {
+    /// The lead's word on a rebuild in a restart that was made to fail: twice
+    /// `dataset ID: is rebuilt once more, as HOST: injected`, and then
+    /// `dataset ID is not in the caches: HOST: injected`.
+    pub(super) fn spoilt(&mut self, text: &str) {
+        let said = text.strip_prefix("dataset ").and_then(|rest| rest.strip_suffix(": injected"));
+        let Some(said) = said.filter(|_| !self.ready) else { return };
+        let id = said.split([':', ' ']).next().and_then(|id| id.parse().ok());
+        let rebuilds =
+            said.contains(": is rebuilt once more, as ") || said.contains(" is not in the caches: ");
+        if let Some(id) = id.filter(|_| rebuilds) {
+            *self.spoilt.entry(DatasetId(id)).or_default() += 1;
+        }
+    }
+
     pub(super) fn share(&mut self, share: &Share) -> JobResult {
         if share.fails {
             return passing("injected");

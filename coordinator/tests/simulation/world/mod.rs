@@ -67,6 +67,10 @@ pub(crate) struct World {
     start: Start,
     /// Of a lazy restart, also with what has rotted and nobody has read.
     expected: [Option<Key>; 2],
+    /// All that this restart may go on from.
+    whole: Vec<Key>,
+    /// Tries of a restart to rebuild a dataset that were made to fail.
+    spoilt: BTreeMap<DatasetId, u32>,
     /// Nothing is made to fail in this start.
     calm: bool,
     /// Per 10,000.
@@ -195,6 +199,8 @@ impl World {
             ready: false,
             start: Start::Restart,
             expected: [None; 2],
+            whole: Vec::new(),
+            spoilt: BTreeMap::new(),
             calm: true,
             trouble,
             smooth: trouble == 0 && !hangs,
@@ -293,8 +299,10 @@ impl World {
             self.cramp();
             self.nodes.iter_mut().for_each(|node| node.pointers.begins());
             self.prefix.adopt(&self.truth);
-            let expected = |nodes: &[Daemon]| observer::expected(nodes, &self.prefix, &self.settings);
-            self.expected = [expected(&self.nodes), expected(&self.as_told())];
+            self.whole = observer::found(&self.nodes, &self.prefix, &self.settings).collect();
+            let told = observer::found(&self.as_told(), &self.prefix, &self.settings).next();
+            self.expected = [self.whole.first().copied(), told];
+            self.spoilt.clear();
         }
         // What was fetched by a restart that did not come to its end is in the caches now.
         self.from_prefix &= !self.ready;
@@ -385,6 +393,7 @@ impl World {
             Output::Note(_, text) => {
                 assert!(!text.contains("awaits"), "the lead met what it does not await: {text}");
                 self.gave_up |= text.contains("given up");
+                self.spoilt(&text);
                 if text.contains("leaves the caches early") {
                     self.early = true;
                     self.going(&text);
