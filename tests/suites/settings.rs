@@ -191,6 +191,45 @@ fn a_marker_in_the_background_returns_when_all_are_frozen() {
     run.stop();
 }
 
+/// Also where the coordinators die meanwhile: both were promised.
+#[test]
+fn markers_and_directories_do_not_wait_for_the_encoding_of_another_dataset() {
+    let cluster = Cluster::up(3);
+    let job = idle(&cluster, "another", &[("SCRFS_SEAL", "background"), ("SCR_CACHE_SIZE", "20")], 3);
+    let mut run = job.idle(&[0, 1, 2]);
+    let mark = |name: &str, by: usize| {
+        job.on(by).run(&format!("mkdir {SCR}/{name}")).must();
+        (0..3).for_each(|node| part(&job, node, name));
+        job.on(by).run(&format!("touch {SCR}/{name}/.complete")).must();
+    };
+    for (first, second, dies) in [("a", "b", false), ("c", "d", true)] {
+        job.arm("encode.block=wait");
+        mark(first, 0);
+        wait::until_true("the encoding to wait", SOON, || job.fired());
+        mark(second, 1);
+        job.on(2).run(&format!("mkdir {SCR}/beside.{first}")).must();
+        assert!(!job.is_sealed(0, first) && !job.is_sealed(0, second), "{}", job.events(0));
+        // It is frozen as it is.
+        let mut late = job.on(2).sh(&format!("echo late >> {SCR}/{second}/p2")).spawn().unwrap();
+        if dies {
+            cluster.on(1).run("pkill -9 -x scrfs-coordinat").must();
+        }
+        job.arm("encode.block=wait@1000");
+        for name in [first, second] {
+            await_seal(&job, &[0, 1, 2], name);
+        }
+        assert!(late.wait().unwrap().success(), "{}", job.events(2));
+        let sealed = job.on(0).run(&format!("uniq -c {SCR}/{second}/p2")).must().to_owned();
+        assert_eq!(sealed.trim(), format!("3000 part 2 of {second}"));
+        is_whole(&job, &[0, 1, 2], first);
+    }
+    run.stop();
+    cluster.poweroff(1);
+    let mut run = job.idle(&[0, 2]);
+    is_whole(&job, &[0, 2], "d");
+    run.stop();
+}
+
 #[test]
 fn an_invalid_dataset_is_not_sealed() {
     let cluster = Cluster::up(3);
