@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::lead::cluster::Cluster;
     use crate::lead::flush::tests::catalog;
-    use crate::lead::{Input, Output};
+    use crate::lead::{Input, Output, Survey};
     use crate::settings::tests::settings;
 
     /// What nodes do not have any more has no bad bytes there.
@@ -274,7 +274,7 @@ mod tests {
             let settings = scrfs::control::Settings { cache_size: 1, ..settings() };
             let cluster = Cluster::new(Epoch(1), vec!["a".to_owned()], settings, 1);
             let mut running = Running::begin(cluster, Start::Attach);
-            running.phase = Phase::Serving;
+            (running.phase, running.survey) = (Phase::Serving, Survey::Unknown);
             let (node, old) = (NodeRank(0), DatasetId(1));
             running.cluster.datasets.insert(catalog(1).into(), true);
             let request = RequestId { origin: 1, serial: 1 };
