@@ -21,7 +21,7 @@ pub fn of_command(command: &Command) -> Option<&'static str> {
         Command::DirFinish { .. } => Some("round.finish"),
         Command::Freeze { .. } => Some("seal.freeze"),
         Command::Carry { .. } => Some("generation.carry"),
-        Command::Commit(_) => Some("commit.send"),
+        Command::Commit(_) | Command::Revise(_) => Some("commit.send"),
         Command::FlushMember { .. } => Some("flush.member"),
         Command::Present { .. } => Some("present.send"),
         Command::LooseAsk { .. } => Some("loose.ask"),

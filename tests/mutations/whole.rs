@@ -12,7 +12,8 @@ use scrfs::control::{
     Start, VerifiedMember,
 };
 use scrfs::dataset::{
-    Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Protections, Scheme, Stamp,
+    Catalog, Entry, EntryKind, FileCopy, Layout, MemberPlace, Protection, Protections, Revision, Scheme,
+    Stamp,
 };
 use scrfs::hash::{decode_record, encode};
 use scrfs::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
@@ -128,6 +129,7 @@ pub(crate) fn messages() -> Vec<Vec<u8>> {
         frame(&prepare),
         frame(&Command::DirApply { round: 5, verdicts: vec![0, 17, -1] }),
         frame(&Command::Commit(Arc::new(catalog()))),
+        frame(&Command::Revise(Arc::new(Revision::new(0, &catalog())))),
         frame(&fetch),
         frame(&Command::Present { datasets: vec![id, DatasetId(3)] }),
         frame(&Event::Inventory(Box::new(inventory.clone()))),

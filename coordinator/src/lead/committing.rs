@@ -1,10 +1,10 @@
 //! A catalog on its way to COMPLETE on every node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use scrfs::control::{Command, Reason};
-use scrfs::dataset::Catalog;
+use scrfs::dataset::{Catalog, Revision};
 use scrfs::ids::NodeRank;
 
 use super::cluster::Cluster;
@@ -53,6 +53,26 @@ impl Committing {
         let nodes: BTreeMap<_, _> = nodes.into_iter().map(|node| (node, (At::Sent, 0))).collect();
         cluster.send_to(nodes.keys().copied().collect(), Command::Commit(Arc::clone(&catalog)));
         Self { catalog, sent: nodes.len(), nodes, failed: 0, decided, trouble: None }
+    }
+
+    /// A later revision for all nodes, complete somewhere. It changes places and sets only of the
+    /// revision `of`, which some `have`: these are told no more than that. One that cannot take it
+    /// gets the whole catalog.
+    pub(super) fn revise(
+        cluster: &mut Cluster,
+        catalog: Arc<Catalog>,
+        of: u32,
+        have: &BTreeSet<NodeRank>,
+    ) -> Self {
+        let (some, others): (Vec<_>, Vec<_>) = cluster.nodes().partition(|node| have.contains(node));
+        if !some.is_empty() {
+            cluster.send_to(some, Command::Revise(Revision::new(of, &catalog).into()));
+        }
+        if !others.is_empty() {
+            cluster.send_to(others, Command::Commit(Arc::clone(&catalog)));
+        }
+        let nodes: BTreeMap<_, _> = cluster.nodes().map(|node| (node, (At::Sent, 0))).collect();
+        Self { catalog, sent: nodes.len(), nodes, failed: 0, decided: true, trouble: None }
     }
 
     /// A node's answer; `None` when none is awaited. `decided`: COMPLETE is on its storage, also
@@ -162,6 +182,27 @@ mod tests {
         let failure = committing.stuck(cluster.now, 10_000 * MS).expect("b has failed that long");
         assert!(failure.contains("d cannot record dataset 1: full"), "{failure}");
         assert_eq!(committing.committed(&mut cluster, NodeRank(1), Ok(()), true), Some(Committed::Done));
+    }
+
+    #[test]
+    fn who_has_the_revision_before_hears_what_has_changed() {
+        let hosts = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let mut cluster = Cluster::new(Epoch(1), hosts, settings(), 100);
+        let later = Arc::new(Catalog { revision: 256, ..catalog(1) });
+        let have = [NodeRank(0), NodeRank(2)].into();
+        let mut committing = Committing::revise(&mut cluster, Arc::clone(&later), 0, &have);
+        let [told, whole] = &cluster.take_outputs()[..] else { panic!("two commands") };
+        let revision = Revision::new(0, &later).into();
+        assert_eq!(*told, Output::Command(vec![NodeRank(0), NodeRank(2)], Command::Revise(revision)));
+        assert_eq!(*whole, Output::Command(vec![NodeRank(1)], Command::Commit(Arc::clone(&later))));
+        // It has lost it meanwhile.
+        committing.committed(&mut cluster, NodeRank(2), Err("it is not here".into()), false);
+        cluster.now += 1_000 * MS;
+        committing.tick(&mut cluster);
+        assert_eq!(sent(&mut cluster), [[2]], "the whole catalog");
+        for (node, state) in [(0, Committed::Running), (1, Committed::Running), (2, Committed::Done)] {
+            assert_eq!(committing.committed(&mut cluster, NodeRank(node), Ok(()), true), Some(state));
+        }
     }
 
     /// What follows from COMPLETE needs room too.

@@ -542,12 +542,10 @@ impl Rebuild {
         let mut members = (0..).map(Member).zip(&catalog.layout.members);
         let has_moved = members.any(|(member, place)| host(member).is_some_and(|host| host != place.host));
         let changed = self.is_stale || sets.is_some() || has_moved;
-        let everywhere = cluster.nodes().all(|node| {
-            self.held.complete().any(|(holder, holding)| {
-                holder == node && holding.revision == catalog.revision && !self.other_layout.contains(&node)
-            })
-        });
-        if everywhere && !changed {
+        let of = catalog.revision;
+        let have = self.held.complete().filter(|(_, holding)| holding.revision == of).map(|(node, _)| node);
+        let have: BTreeSet<NodeRank> = have.filter(|node| !self.other_layout.contains(node)).collect();
+        if !changed && cluster.nodes().all(|node| have.contains(&node)) {
             return Recovered::Done(catalog);
         }
         let revised = Arc::make_mut(&mut catalog);
@@ -560,8 +558,7 @@ impl Rebuild {
             }
         }
         revised.revision = cluster.next_revision(Some(self.held.highest_revision()));
-        let nodes = cluster.nodes();
-        self.step = Step::Committing(Committing::start(cluster, catalog, nodes, true));
+        self.step = Step::Committing(Committing::revise(cluster, catalog, of, &have));
         Recovered::Running
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use scrfs::caller::Caller;
-use scrfs::dataset::{Catalog, Layout};
+use scrfs::dataset::{Catalog, Layout, Revision};
 use scrfs::errno::Errno;
 use scrfs::fs::ROOT;
 use scrfs::fs::{Done, FileSystem, Opened};
@@ -132,6 +132,8 @@ pub(crate) struct Programs {
     pub(crate) read: BTreeMap<(String, String), Contents>,
     /// Of which datasets catalogs were committed, and which were said to be sealed.
     pub(crate) names: BTreeMap<DatasetId, Vec<u8>>,
+    /// The same of all branches.
+    branches: BTreeMap<(Epoch, DatasetId), Vec<u8>>,
     /// Names of datasets with members that no node has.
     pub(crate) absent: BTreeSet<Vec<u8>>,
     said: BTreeSet<DatasetId>,
@@ -193,17 +195,28 @@ impl Programs {
     }
 
     pub(crate) fn commits(&mut self, catalog: &Catalog) {
-        let Layout { members, sets, .. } = &catalog.layout;
-        let scheme = catalog.layout.scheme();
+        self.branches.insert((catalog.epoch, catalog.id), catalog.name.clone());
+        self.protects(catalog.id, catalog.name.clone(), &catalog.layout);
+    }
+
+    /// It has other places or sets.
+    pub(crate) fn revises(&mut self, revision: &Revision) {
+        let name = self.branches.get(&(revision.epoch, revision.id)).cloned();
+        self.protects(revision.id, name.expect("it was committed before"), &revision.layout);
+    }
+
+    fn protects(&mut self, id: DatasetId, name: Vec<u8>, layout: &Layout) {
+        let Layout { members, sets, .. } = layout;
+        let scheme = layout.scheme();
         let hosts: Vec<&str> = members.iter().map(|member| member.host.as_str()).collect();
         let are_apart = hosts.iter().collect::<BTreeSet<_>>().len() == hosts.len();
         let survives = match sets.iter().map(Vec::len).min() {
             Some(smallest) if are_apart => scheme.losses(smallest),
             _ => usize::from(at_risk(scheme, sets, &hosts) == 0),
         };
-        self.survives.insert(catalog.name.clone(), u32::try_from(survives).expect("few"));
-        self.names.insert(catalog.id, catalog.name.clone());
-        self.keeps(catalog);
+        self.survives.insert(name.clone(), u32::try_from(survives).expect("few"));
+        self.names.insert(id, name.clone());
+        self.keeps(id, name);
     }
 
     /// All nodes have recorded it as complete, whether its marker was waited for or not.

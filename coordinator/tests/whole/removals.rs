@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use scrfs::dataset::Catalog;
 use scrfs::errno::Errno;
 use scrfs::fs::Done;
 use scrfs::ids::DatasetId;
@@ -76,14 +75,14 @@ impl Marked {
 
 impl Programs {
     /// A dataset is sealed, so the oldest ones leave the caches.
-    pub(crate) fn keeps(&mut self, catalog: &Catalog) {
-        let name = String::from_utf8(catalog.name.clone()).expect("its name");
+    pub(crate) fn keeps(&mut self, id: DatasetId, name: Vec<u8>) {
+        let name = String::from_utf8(name).expect("its name");
         let kept = &mut self.removals.kept;
-        if kept.iter().any(|(id, other)| *other == name && *id > catalog.id) {
+        if kept.iter().any(|(newer, other)| *other == name && *newer > id) {
             return;
         }
         kept.retain(|_, other| *other != name);
-        kept.insert(catalog.id, name);
+        kept.insert(id, name);
         while kept.len() > KEPT {
             kept.pop_first();
         }

@@ -289,6 +289,9 @@ impl World {
                 if let Command::Commit(catalog) = &command {
                     self.programs.commits(catalog);
                 }
+                if let Command::Revise(revision) = &command {
+                    self.programs.revises(revision);
+                }
                 if let Command::Evict(id) = &command {
                     self.programs.evicts(*id);
                 }

@@ -8,7 +8,7 @@ use super::loose::{Age, LooseOwner, LooseStamp, LooseVersion};
 use super::{Advice, DirHeld, DirOp, Reason, SealedFile, Severity};
 #[cfg(doc)]
 use super::{Event, Inventory, loose::LooseInventory};
-use crate::dataset::{Catalog, Entry};
+use crate::dataset::{Catalog, Entry, Revision};
 use crate::ids::{DatasetId, Epoch, Member, RequestId};
 use crate::path::RelPath;
 
@@ -112,6 +112,9 @@ pub enum Command {
     /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision.
     /// [`Event::Committed`].
     Commit(Arc<Catalog>),
+    /// The same of a later revision, to a daemon that has recorded the one before: what has changed.
+    /// [`Event::Committed`]; a failure where it has not.
+    Revise(Arc<Revision>),
     /// Every member has recorded COMPLETE. -
     Sealed(DatasetId),
     /// Answer the programs that have set these markers. -

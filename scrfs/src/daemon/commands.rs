@@ -65,6 +65,7 @@ impl Node {
             Command::Commit(catalog) => {
                 self.in_records(link, move |node| node.commit(Arc::unwrap_or_clone(catalog)));
             }
+            Command::Revise(revision) => self.in_records(link, move |node| node.revise(&revision)),
             Command::Sealed(id) => self.in_records(link, move |node| node.sealed(id)),
             Command::MarkFlushed(id) => self.in_records(link, move |node| node.mark_flushed(Some(link), id)),
             Command::UnmarkFlushed(id) => self.in_records(link, move |node| node.unmark_flushed(link, id)),

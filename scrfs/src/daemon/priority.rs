@@ -282,6 +282,7 @@ pub(super) fn is_waited_for(command: &Command) -> bool {
         | Command::AllFrozen(_)
         | Command::Drop { .. }
         | Command::Commit(_)
+        | Command::Revise(_)
         | Command::Sealed(_)
         | Command::MarkersEnd { .. }
         | Command::Fetched { .. }

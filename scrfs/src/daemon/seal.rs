@@ -12,7 +12,7 @@ use crate::boundary::Generation;
 use crate::control::loose::Age;
 use crate::control::{Event, HeldState, Reason};
 use crate::dataset::lifecycle::{Files, Step};
-use crate::dataset::{Catalog, CatalogIndex};
+use crate::dataset::{Catalog, CatalogIndex, Revision};
 use crate::faults;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
@@ -118,6 +118,20 @@ impl Node {
             }
         }
         self.state.lock().send(Event::Committed { id, result, decided });
+    }
+
+    /// Records what a later revision makes of the catalog that is here. In the records' thread.
+    pub(super) fn revise(&self, revision: &Revision) {
+        let id = revision.id;
+        let here = self.state.lock().table.datasets.get(&id).and_then(|known| known.life.catalog().cloned());
+        match here.and_then(|index| revision.applied_to(index.catalog())) {
+            Some(catalog) => self.commit(catalog),
+            None => {
+                let reason = format!("the catalog of revision {} is not here", revision.of);
+                let result = Err(Reason::from(reason));
+                self.state.lock().send(Event::Committed { id, result, decided: false });
+            }
+        }
     }
 
     /// Sets `decided` when COMPLETE is on storage.

@@ -152,6 +152,49 @@ pub struct Catalog {
     pub entries: Vec<Entry>,
 }
 
+/// A later revision of a catalog, for who has the one before: members have other places or sets,
+/// and all names are the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision {
+    /// The dataset's id.
+    pub id: DatasetId,
+    /// The epoch in which it was sealed.
+    pub epoch: Epoch,
+    /// The revision that this one follows.
+    pub of: u32,
+    /// Its own.
+    pub revision: u32,
+    /// Who protects whom now, and where members are.
+    pub layout: Layout,
+}
+
+impl Revision {
+    /// To who has the revision `of`, of which `revised` changes places and sets only.
+    pub fn new(of: u32, revised: &Catalog) -> Self {
+        let Catalog { id, epoch, revision, .. } = *revised;
+        Self { id, epoch, of, revision, layout: revised.layout.clone() }
+    }
+
+    /// It follows that catalog.
+    pub fn is_of(&self, catalog: &Catalog) -> bool {
+        (self.id, self.epoch, self.of) == (catalog.id, catalog.epoch, catalog.revision)
+    }
+
+    /// The catalog that this makes of the one that it follows; `None` for another one.
+    pub fn applied_to(&self, catalog: &Catalog) -> Option<Catalog> {
+        let Self { revision, layout, .. } = self;
+        self.is_of(catalog).then(|| Catalog {
+            revision: *revision,
+            layout: layout.clone(),
+            name: catalog.name.clone(),
+            user: catalog.user.clone(),
+            job_id: catalog.job_id.clone(),
+            entries: catalog.entries.clone(),
+            ..*catalog
+        })
+    }
+}
+
 impl Catalog {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {

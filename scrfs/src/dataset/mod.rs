@@ -7,7 +7,9 @@ mod names;
 pub mod protection;
 mod room;
 
-pub use catalog::{Catalog, CatalogIndex, Entry, EntryKind, FileCopy, Layout, MemberPlace, Scheme, Stamp};
+pub use catalog::{
+    Catalog, CatalogIndex, Entry, EntryKind, FileCopy, Layout, MemberPlace, Revision, Scheme, Stamp,
+};
 pub use losses::Repair;
 pub use names::Names;
 pub use protection::{NODE, Protection, Protections};

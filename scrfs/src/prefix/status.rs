@@ -68,6 +68,7 @@ impl Reporter {
             Command::Serve
                 | Command::Freeze { .. }
                 | Command::Commit(_)
+                | Command::Revise(_)
                 | Command::Sealed(_)
                 | Command::Drop { .. }
                 | Command::MarkersEnd { .. }

@@ -141,6 +141,13 @@ impl Answers {
                 self.dataset = Some(Arc::clone(catalog));
                 Event::Committed { id: catalog.id, result: Ok(()), decided: true }
             }
+            Command::Revise(revision) => {
+                let before = self.dataset.as_ref()?;
+                if revision.is_of(before) {
+                    self.dataset = Some(Arc::new(revision.applied_to(before)?));
+                }
+                Event::Committed { id: revision.id, result: Ok(()), decided: true }
+            }
             Command::MarkersEnd { outcome: MarkerOutcome::Sealed(_), .. } => {
                 self.sealed += 1;
                 return None;

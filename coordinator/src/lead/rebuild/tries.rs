@@ -70,6 +70,7 @@ impl Trial {
             match output {
                 Output::Command(nodes, Command::Verify(_)) => told.push(format!("verify {}", nodes[0].0)),
                 Output::Command(nodes, Command::Commit(_)) => told.push(format!("commit {}", nodes.len())),
+                Output::Command(nodes, Command::Revise(_)) => told.push(format!("revise {}", nodes.len())),
                 Output::Start(job, Job::Rebuild { lost, .. }) => {
                     self.job = job;
                     told.push(format!("rebuild {lost:?}"));
@@ -166,7 +167,7 @@ fn a_node_that_cannot_record_for_a_while_is_waited_for() {
             .job(&mut trial.cluster, ShareEnd { node: NodeRank(node), job: trial.job, result })
             .unwrap();
     }
-    assert_eq!(trial.told(), ["commit 4"]);
+    assert_eq!(trial.told(), ["revise 3", "commit 1"]);
     let mut answer = |result: Result<(), Reason>, after: u64| {
         trial.cluster.now += after * MS;
         trial.rebuild.tick(&mut trial.cluster);

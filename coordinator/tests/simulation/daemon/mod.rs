@@ -419,16 +419,16 @@ impl Daemon {
                 }
                 events.push(Event::Dropped(id));
             }
-            Command::Commit(catalog) => {
-                let id = catalog.id;
-                let is_hindered = trouble_now();
-                // Also after COMPLETE.
-                let decided = !is_hindered || trouble_now();
-                if decided {
-                    self.commit(&catalog);
-                }
-                let result = if is_hindered { Err(Reason::from("injected")) } else { Ok(()) };
-                events.push(Event::Committed { id, result, decided });
+            Command::Commit(catalog) => events.push(self.committed(&catalog, &mut trouble_now)),
+            Command::Revise(revision) => {
+                let here = self.datasets.get(&revision.id).and_then(|dataset| dataset.catalog.as_ref());
+                events.push(match here.and_then(|catalog| revision.applied_to(catalog)) {
+                    Some(catalog) => self.committed(&catalog, &mut trouble_now),
+                    None => {
+                        let result = Err(Reason::from("it is not here"));
+                        Event::Committed { id: revision.id, result, decided: false }
+                    }
+                });
             }
             Command::Sealed(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
@@ -543,6 +543,18 @@ impl Daemon {
             other => unreachable!("{other:?}"),
         }
         events
+    }
+
+    /// It records COMPLETE, or fails to.
+    fn committed(&mut self, catalog: &Catalog, trouble_now: &mut impl FnMut() -> bool) -> Event {
+        let is_hindered = trouble_now();
+        // Also after COMPLETE.
+        let decided = !is_hindered || trouble_now();
+        if decided {
+            self.commit(catalog);
+        }
+        let result = if is_hindered { Err(Reason::from("injected")) } else { Ok(()) };
+        Event::Committed { id: catalog.id, result, decided }
     }
 
     /// What a cache of `capacity` bytes has room for: all that is sealed, and copies, count.

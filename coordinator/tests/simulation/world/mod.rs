@@ -406,6 +406,11 @@ impl World {
         match &command {
             Command::DirFinish { results } => self.finished(results),
             Command::Commit(catalog) => self.committing(catalog),
+            Command::Revise(revision) => {
+                let before = self.catalogs.get(&((revision.epoch, revision.id), revision.of));
+                let catalog = before.and_then(|catalog| revision.applied_to(catalog));
+                self.committing(&catalog.expect("it follows one that was committed"));
+            }
             Command::Evict(id) => self.evicting(*id),
             Command::MarkAbsent { id, members } if node.0 == 0 => self.marked_absent(*id, members),
             Command::Freeze { id, name, .. } => {

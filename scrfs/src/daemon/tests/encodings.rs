@@ -100,6 +100,31 @@ fn a_member_without_the_data_of_its_catalog_is_not_whole() {
     assert_eq!(lead.verify(ID), [(Member(0), [None, Some(reason)])]);
 }
 
+/// It has all names already; one that has another catalog says so and stays as it is.
+#[test]
+fn a_later_revision_is_recorded_from_what_it_changes() {
+    let mut bench = Bench::new();
+    let (mut lead, catalog) = sealed(&bench);
+    encode_anew(&mut lead.data()).unwrap();
+    let later = revised(&catalog, 7, 7);
+    for (of, id) in [(3, ID), (catalog.revision, DatasetId(9))] {
+        let other = Revision { id, ..Revision::new(of, &later) };
+        let refused = lead.revise(other).unwrap_err();
+        assert!(refused.contains(&format!("revision {of} is not here")), "{refused}");
+        assert_eq!(counts(&lead), "parity");
+    }
+    let revision = Revision::new(catalog.revision, &later);
+    lead.revise(revision.clone()).unwrap();
+    assert_eq!((counts(&lead).as_str(), encodings(&bench)), ("anew", vec![7]));
+    lead.revise(revision).unwrap_err();
+    lead.commit(&later).unwrap();
+    bench.restart();
+    let mut lead = bench.serving(2);
+    assert_eq!(counts(&lead), "anew");
+    lead.send(Command::ReadCatalog(ID));
+    assert_eq!(lead.next(), Event::Catalog { id: ID, catalog: Some(Arc::new(later)) });
+}
+
 #[test]
 fn files_are_here_without_what_protects_them() {
     let bench = Bench::new();

@@ -44,7 +44,7 @@ use crate::control::{
     MemberPart, Reason, Role, Settings, Start, test_settings,
 };
 use crate::dataset::protection::to_stores;
-use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Protection, Scheme};
+use crate::dataset::{Catalog, CatalogIndex, Layout, MemberPlace, Protection, Revision, Scheme};
 use crate::errno::Errno;
 use crate::ids::{DatasetId, Epoch, Member, NodeRank, RequestId};
 use crate::path::RelPath;
@@ -299,6 +299,14 @@ impl Lead {
 
     fn commit(&mut self, catalog: &Catalog) -> Result<(), String> {
         self.send(Command::Commit(Arc::new(catalog.clone())));
+        match self.next() {
+            Event::Committed { result, .. } => result.map_err(|reason| reason.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn revise(&mut self, revision: Revision) -> Result<(), String> {
+        self.send(Command::Revise(Arc::new(revision)));
         match self.next() {
             Event::Committed { result, .. } => result.map_err(|reason| reason.to_string()),
             other => panic!("{other:?}"),
