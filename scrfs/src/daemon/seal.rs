@@ -124,14 +124,12 @@ impl Node {
     pub(super) fn revise(&self, revision: &Revision) {
         let id = revision.id;
         let here = self.state.lock().table.datasets.get(&id).and_then(|known| known.life.catalog().cloned());
-        match here.and_then(|index| revision.applied_to(index.catalog())) {
-            Some(catalog) => self.commit(catalog),
-            None => {
-                let reason = format!("the catalog of revision {} is not here", revision.of);
-                let result = Err(Reason::from(reason));
-                self.state.lock().send(Event::Committed { id, result, decided: false });
-            }
+        if let Some(catalog) = here.and_then(|index| revision.applied_to(index.catalog())) {
+            return self.commit(catalog);
         }
+        let reason = format!("the catalog of revision {} is not here", revision.of);
+        let result = Err(Reason::from(reason));
+        self.state.lock().send(Event::Committed { id, result, decided: false });
     }
 
     /// Sets `decided` when COMPLETE is on storage.

@@ -422,13 +422,13 @@ impl Daemon {
             Command::Commit(catalog) => events.push(self.committed(&catalog, &mut trouble_now)),
             Command::Revise(revision) => {
                 let here = self.datasets.get(&revision.id).and_then(|dataset| dataset.catalog.as_ref());
-                events.push(match here.and_then(|catalog| revision.applied_to(catalog)) {
-                    Some(catalog) => self.committed(&catalog, &mut trouble_now),
-                    None => {
-                        let result = Err(Reason::from("it is not here"));
-                        Event::Committed { id: revision.id, result, decided: false }
-                    }
-                });
+                let revised = here.and_then(|catalog| revision.applied_to(catalog));
+                let failure = || {
+                    let result = Err(Reason::from("it is not here"));
+                    Event::Committed { id: revision.id, result, decided: false }
+                };
+                let answer = revised.map(|catalog| self.committed(&catalog, &mut trouble_now));
+                events.push(answer.unwrap_or_else(failure));
             }
             Command::Sealed(id) => {
                 let name = self.datasets.get(&id).map(|dataset| dataset.name.clone());
