@@ -12,6 +12,9 @@ use super::policy::MS;
 
 /// A PFS that lets no node finish must not keep what caches have from being presented.
 const SILENCE_LIMIT: u64 = 15 * 60_000 * MS;
+/// A PFS that fails for a moment is no reason for an older dataset: so often are nodes that have
+/// failed told to save again.
+const RETRIES_MAX: u32 = 2;
 
 #[derive(Debug)]
 enum Step {
@@ -20,11 +23,21 @@ enum Step {
     Surveying,
 }
 
+impl Step {
+    fn copying(cluster: &mut Cluster, id: DatasetId, nodes: Vec<NodeRank>) -> Self {
+        for &node in &nodes {
+            cluster.send(node, Command::Save(id));
+        }
+        Self::Copying(Answers::of(nodes), cluster.now + SILENCE_LIMIT)
+    }
+}
+
 /// One candidate on its way into the prefix.
 #[derive(Debug)]
 pub(super) struct Saving {
     id: DatasetId,
     step: Step,
+    retries: u32,
 }
 
 impl Saving {
@@ -36,14 +49,11 @@ impl Saving {
             nodes.len(),
             cluster.nodes().count()
         ));
-        for &node in &nodes {
-            cluster.send(node, Command::Save(id));
-        }
-        Self { id, step: Step::Copying(Answers::of(nodes), cluster.now + SILENCE_LIMIT) }
+        Self { id, step: Step::copying(cluster, id, nodes), retries: 0 }
     }
 
-    /// A node has saved its part, or could not; `None` when that is not awaited, true when it was
-    /// the last one. The prefix may give back the part of one that could not.
+    /// A node has saved its part, or could not; `None` when that is not awaited, true when no more
+    /// is. The prefix may give back the part of one that could not.
     pub(super) fn saved(
         &mut self,
         cluster: &mut Cluster,
@@ -59,10 +69,19 @@ impl Saving {
         if let Some(text) = failure {
             cluster.warn(text);
         }
-        if is_last {
-            self.step = Step::Surveying;
+        if !is_last {
+            return Some(false);
         }
-        Some(is_last)
+        let failed = answers.iter().filter(|(_, result)| result.is_err()).map(|(node, _)| node);
+        let failed: Vec<NodeRank> = failed.collect();
+        let goes_on = !failed.is_empty() && self.retries < RETRIES_MAX;
+        self.step = if goes_on {
+            self.retries += 1;
+            Step::copying(cluster, self.id, failed)
+        } else {
+            Step::Surveying
+        };
+        Some(!goes_on)
     }
 
     /// The nodes that are left have said nothing for too long.
@@ -77,5 +96,50 @@ impl Saving {
     /// All have answered: what the prefix has now counts.
     pub(super) fn is_surveying(&self) -> bool {
         matches!(self.step, Step::Surveying)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use scrfs::control::HeldState;
+    use scrfs::ids::Epoch;
+
+    use super::*;
+    use crate::lead::Output;
+    use crate::lead::held::Holding;
+    use crate::settings::tests::settings;
+
+    /// Two nodes, `a` and `b`, have something of it.
+    #[test]
+    fn who_cannot_save_its_part_tries_again_a_few_times() {
+        let holding = |node| {
+            let (members, encoded, paths) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+            let (state, flushed, listed, failed) = (HeldState::Complete, false, false, false);
+            let held = Holding { revision: 0, state, members, encoded, paths, flushed, listed, failed };
+            (NodeRank(node), held)
+        };
+        let nodes = [0, 1].map(holding).into();
+        let held = Held { epoch: Epoch(1), name: b"ck".to_vec(), nodes, strangers: Vec::new() };
+        let hosts = ["a", "b"].map(str::to_owned).into();
+        let mut cluster = Cluster::new(Epoch(2), hosts, settings(), 0);
+        let mut saving = Saving::begin(&mut cluster, DatasetId(1), &held);
+        let told = |cluster: &mut Cluster| -> Vec<u32> {
+            let outputs = cluster.take_outputs().into_iter();
+            let nodes = outputs.filter_map(|output| match output {
+                Output::Command(nodes, Command::Save(_)) => Some(nodes[0].0),
+                _ => None,
+            });
+            nodes.collect()
+        };
+        assert_eq!(told(&mut cluster), [0, 1]);
+        assert_eq!(saving.saved(&mut cluster, NodeRank(0), Ok(())), Some(false));
+        for _ in 0..RETRIES_MAX {
+            assert_eq!(saving.saved(&mut cluster, NodeRank(1), Err("EIO".into())), Some(false));
+            assert_eq!(told(&mut cluster), [1]);
+        }
+        assert_eq!(saving.saved(&mut cluster, NodeRank(1), Err("EIO".into())), Some(true));
+        assert!(told(&mut cluster).is_empty() && saving.is_surveying());
     }
 }
