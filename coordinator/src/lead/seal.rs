@@ -18,7 +18,7 @@ use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, NodeRank};
 use scrfs::path::RelPath;
 
-use self::step::{Seal, Step};
+use self::step::{Seal, Step, bad_name};
 use super::answers::Answers;
 use super::catalog::Making;
 use super::cluster::Cluster;
@@ -608,13 +608,6 @@ impl Seals {
         let looked_at: Vec<&[u8]> = self.running.iter().map(|seal| seal.name.as_slice()).collect();
         self.markers.expire(cluster, &looked_at);
     }
-}
-
-/// Names that no dataset can have.
-fn bad_name(name: &[u8]) -> Option<String> {
-    let reserved = name == b".scrfs" || name == b".scr";
-    let single = RelPath::new(name).is_ok_and(|path| path.names().count() == 1);
-    (reserved || !single).then(|| format!("{:?} is no dataset's name", String::from_utf8_lossy(name)))
 }
 
 #[cfg(test)]

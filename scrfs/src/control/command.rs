@@ -112,8 +112,8 @@ pub enum Command {
     /// All voted yes: store the catalog, record COMPLETE. Also brings a later revision.
     /// [`Event::Committed`].
     Commit(Arc<Catalog>),
-    /// The same of a later revision, to a daemon that has recorded the one before: what has changed.
-    /// [`Event::Committed`]; a failure where it has not.
+    /// The same of a later revision, to a daemon that has recorded the one before: what has
+    /// changed. [`Event::Committed`]; a failure where it has not.
     Revise(Arc<Revision>),
     /// Every member has recorded COMPLETE. -
     Sealed(DatasetId),

@@ -103,3 +103,10 @@ impl Seal {
         self.step = Step::Freezing(id, Answers::of(cluster.nodes()), merging);
     }
 }
+
+/// Names that no dataset can have.
+pub(super) fn bad_name(name: &[u8]) -> Option<String> {
+    let reserved = name == b".scrfs" || name == b".scr";
+    let single = RelPath::new(name).is_ok_and(|path| path.names().count() == 1);
+    (reserved || !single).then(|| format!("{:?} is no dataset's name", String::from_utf8_lossy(name)))
+}

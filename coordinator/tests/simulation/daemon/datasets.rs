@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use scrfs::control::{
-    DirHeld, FetchFailure, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart, Reason,
-    Removed, VerifiedMember, sum_of_paths,
+    DirHeld, Event, FetchFailure, FrozenFile, FrozenPart, HeldDataset, HeldState, Inventory, MemberPart,
+    Reason, Removed, VerifiedMember, sum_of_paths,
 };
 use scrfs::dataset::{Catalog, Entry, EntryKind, FileCopy};
 use scrfs::ids::{DatasetId, Member};
@@ -16,6 +16,18 @@ use crate::prefix::Prefix;
 use crate::rng::Rng;
 
 impl Daemon {
+    /// It records COMPLETE, or fails to.
+    pub(super) fn committed(&mut self, catalog: &Catalog, trouble_now: &mut impl FnMut() -> bool) -> Event {
+        let is_hindered = trouble_now();
+        // Also after COMPLETE.
+        let decided = !is_hindered || trouble_now();
+        if decided {
+            self.commit(catalog);
+        }
+        let result = if is_hindered { Err(Reason::from("injected")) } else { Ok(()) };
+        Event::Committed { id: catalog.id, result, decided }
+    }
+
     /// The files of an unsealed dataset, relative to it.
     pub(super) fn files_in(&self, name: &[u8]) -> BTreeMap<RelPath, u64> {
         let top = RelPath::new(name).expect("a name");

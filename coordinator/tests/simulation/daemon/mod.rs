@@ -545,18 +545,6 @@ impl Daemon {
         events
     }
 
-    /// It records COMPLETE, or fails to.
-    fn committed(&mut self, catalog: &Catalog, trouble_now: &mut impl FnMut() -> bool) -> Event {
-        let is_hindered = trouble_now();
-        // Also after COMPLETE.
-        let decided = !is_hindered || trouble_now();
-        if decided {
-            self.commit(catalog);
-        }
-        let result = if is_hindered { Err(Reason::from("injected")) } else { Ok(()) };
-        Event::Committed { id: catalog.id, result, decided }
-    }
-
     /// What a cache of `capacity` bytes has room for: all that is sealed, and copies, count.
     pub(crate) fn room(&self, capacity: u64) -> Room {
         let bytes = |id: &DatasetId, dataset: &Dataset| -> u64 {
