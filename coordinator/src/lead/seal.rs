@@ -238,11 +238,12 @@ impl Seals {
             if let Some(id) = cluster.datasets.named(&seal.name) {
                 cluster.send_all(Command::AskChanges(id));
                 seal.step = Step::Asking(id, Answers::of(cluster.nodes()), self.markers.count(&seal.name));
-            } else if self.markers.is_set(cluster, &seal.name) {
+            } else if self.markers.waits(&seal.name) && self.markers.is_set(cluster, &seal.name) {
                 seal.markers = self.markers.take(&seal.name);
                 seal.freeze(cluster, None);
             } else {
-                // It was sealed when it was taken from the queue, and is gone.
+                // It was sealed when it was taken from the queue, and is gone; or its markers were
+                // refused meanwhile.
                 self.running.pop();
                 return true;
             }
@@ -302,8 +303,9 @@ impl Seals {
         }
         let changed = answers.iter().any(|(_, changed)| *changed);
         let gone = cluster.datasets.any(id).is_none();
-        if (gone || changed) && !self.markers.is_set(cluster, &seal.name) {
-            // The others have not set it yet.
+        let is_wanted = self.markers.waits(&seal.name) && self.markers.is_set(cluster, &seal.name);
+        if (gone || changed) && !is_wanted {
+            // The others have not set it yet, or all its markers were refused meanwhile.
             self.ends(cluster, at);
             return (true, true);
         }

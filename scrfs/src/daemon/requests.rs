@@ -144,7 +144,7 @@ impl Node {
     /// Sends what waits, again (Serve).
     pub(super) fn send_waiting(&self) {
         let mut state = self.state.lock();
-        let owed = state.table.owed.names().map(|name| (self.ids.next(), name.clone())).collect();
+        let owed = state.table.owed.in_order().into_iter().map(|name| (self.ids.next(), name)).collect();
         // Nothing but questions follows.
         drop(self.desk_step(&mut state, Input::Serves(owed)));
         let overwritten = state

@@ -164,6 +164,8 @@ pub struct Revision {
     pub of: u32,
     /// Its own.
     pub revision: u32,
+    /// [`Catalog::sum`] of both.
+    pub sum: u32,
     /// Who protects whom now, and where members are.
     pub layout: Layout,
 }
@@ -172,12 +174,13 @@ impl Revision {
     /// To who has the revision `of`, of which `revised` changes places and sets only.
     pub fn new(of: u32, revised: &Catalog) -> Self {
         let Catalog { id, epoch, revision, .. } = *revised;
-        Self { id, epoch, of, revision, layout: revised.layout.clone() }
+        Self { id, epoch, of, revision, sum: revised.sum(), layout: revised.layout.clone() }
     }
 
     /// It follows that catalog.
     pub fn is_of(&self, catalog: &Catalog) -> bool {
         (self.id, self.epoch, self.of) == (catalog.id, catalog.epoch, catalog.revision)
+            && self.sum == catalog.sum()
     }
 
     /// The catalog that this makes of the one that it follows; `None` for another one.
@@ -196,6 +199,22 @@ impl Revision {
 }
 
 impl Catalog {
+    /// A CRC32 of its name and its entries' paths, and of files also size, CRC and member.
+    pub fn sum(&self) -> u32 {
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(&self.name);
+        for entry in &self.entries {
+            sum.update(b"\0");
+            sum.update(entry.path.as_bytes());
+            if let EntryKind::File(copy) = &entry.kind {
+                sum.update(&copy.size.to_le_bytes());
+                sum.update(&copy.crc.to_le_bytes());
+                sum.update(&copy.member.0.to_le_bytes());
+            }
+        }
+        sum.finalize()
+    }
+
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.layout.members.iter().map(|m| m.bytes).sum()

@@ -277,6 +277,35 @@ fn nothing_stays_frozen_behind_a_commit_that_is_stuck_save_what_was_promised() {
     check(MarkerScope::Any, &format!("background =>\n{begins}\n{goes_on}"));
 }
 
+/// It was being asked for changes when a commit before it got stuck.
+#[test]
+fn nothing_is_frozen_for_markers_that_were_refused() {
+    check(
+        MarkerScope::Any,
+        "next a 1 => a: freeze
+         frozen a =>
+         frozen b => all: all are frozen, encode
+         encoded => all: commit
+         committed a =>
+         committed b => all: sealed, a: 1 sealed 1
+         marker a 2 => a: freeze
+         frozen a =>
+         frozen b => all: all are frozen, encode
+         encoded => all: commit
+         next a 3 over 1 => all: ask for changes of 1
+         of 2 =>
+         committed a =>
+         committed b its disk is full =>
+         later => b: commit, a: 3 refused, a: 2 refused
+         of 1 =>
+         changes a some =>
+         changes b none =>
+         of 2 =>
+         committed b => all: sealed
+         next a 4 over 1 => all: ask for changes of 1",
+    );
+}
+
 #[test]
 fn what_is_told_twice_is_answered_once() {
     check(

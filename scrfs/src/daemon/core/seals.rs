@@ -273,6 +273,13 @@ impl Owed {
         self.0.keys()
     }
 
+    /// In the order in which they were frozen, which is that of their markers.
+    pub(in crate::daemon) fn in_order(&self) -> Vec<Vec<u8>> {
+        let mut owed: Vec<_> = self.iter().collect();
+        owed.sort_by_key(|(_, id)| *id);
+        owed.into_iter().map(|(name, _)| name.clone()).collect()
+    }
+
     pub(in crate::daemon) fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, DatasetId)> {
         self.0.iter().map(|(name, id)| (name, *id))
     }

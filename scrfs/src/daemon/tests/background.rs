@@ -45,6 +45,37 @@ fn promised(bench: &Bench, lead: &mut Lead) -> (RequestId, Receiver<Result<(), E
     (waiting, waits)
 }
 
+/// One that was frozen while another was encoded: the one that was saved later stays the newer one.
+#[test]
+fn successors_are_asked_for_several_in_the_order_of_their_markers() {
+    let mut bench = Bench::new();
+    let mut lead = bench.serving(1);
+    for (id, name) in [(1, "ck.9"), (2, "ck.10")] {
+        bench.write(&format!("{name}/a"), b"alpha");
+        lead.inventory();
+        let marked = bench.marking(name, UNHURRIED, Caller::default());
+        lead.marker(name, true);
+        lead.freeze(id, name).unwrap();
+        lead.send(Command::AllFrozen(DatasetId(id)));
+        assert_eq!(marked.recv_timeout(WAIT).unwrap(), Ok(()));
+    }
+    drop(lead);
+    let mut lead = bench.lead(2, Start::Attach);
+    lead.inventory();
+    for id in [1, 2].map(DatasetId) {
+        lead.send(Command::Drop { id, reason: "not finished".into() });
+        assert_eq!(lead.next(), Event::Dropped(id));
+    }
+    lead.send(Command::Serve);
+    lead.marker("ck.9", true);
+    lead.marker("ck.10", true);
+    drop(lead);
+    bench.restart();
+    let mut lead = bench.serving(3);
+    lead.marker("ck.9", true);
+    lead.marker("ck.10", true);
+}
+
 #[test]
 fn it_is_asked_for_again_by_every_successor_and_stays_frozen() {
     let mut bench = Bench::new();

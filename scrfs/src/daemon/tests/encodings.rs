@@ -113,6 +113,9 @@ fn a_later_revision_is_recorded_from_what_it_changes() {
         assert!(refused.contains(&format!("revision {of} is not here")), "{refused}");
         assert_eq!(counts(&lead), "parity");
     }
+    // Another branch has given the same number.
+    let other = Revision { sum: 1, ..Revision::new(catalog.revision, &later) };
+    assert!(lead.revise(other).is_err() && counts(&lead) == "parity");
     let revision = Revision::new(catalog.revision, &later);
     lead.revise(revision.clone()).unwrap();
     assert_eq!((counts(&lead).as_str(), encodings(&bench)), ("anew", vec![7]));
