@@ -75,7 +75,7 @@ impl Fold {
 pub struct Rising {
     fold: Fold,
     bytes: usize,
-    /// Words of nodes, one for each that speaks.
+    /// Its words, each as often as nodes say it.
     voices: u64,
     /// When the first word came.
     since: Option<Instant>,
@@ -106,8 +106,8 @@ impl Rising {
         self.since.is_none()
     }
 
-    /// What is to go up now: all that waits, once each of the `nodes` that speak through this one
-    /// has said something, one of them asks for something, it is much, or it has waited long.
+    /// What is to go up now: all that waits, once there are as many words as `nodes` that speak
+    /// through this one, one is a request, it is much, or the first has waited long.
     pub fn due(&mut self, nodes: u64, now: Instant) -> Option<Fold> {
         let since = self.since?;
         let late = now.saturating_duration_since(since) >= WAIT;

@@ -111,6 +111,9 @@ impl<T: Transport> Peers<T> {
     /// # Errors
     /// The transport failed.
     pub fn send_risen(&mut self) -> Result<(), OpenError> {
+        if self.rising.is_empty() {
+            return Ok(());
+        }
         match (self.rising.due(self.place.subtree(), Instant::now()), self.place.parent()) {
             (Some(fold), Some(above)) => self.say(above, &PeerMessage::Fold(fold)),
             _ => Ok(()),
@@ -230,16 +233,18 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_mins(1);
 
+    fn coordinators(size: u32, fanout: u32, delay: Duration) -> Vec<Peers<sim::SimTransport>> {
+        let (transports, _) = sim::world(size, fanout.into(), delay);
+        let peers = |transport| Peers::new(transport, Ringer::silent(), fanout);
+        transports.into_iter().map(peers).collect()
+    }
+
     /// What each says to the lead, in the order in which it says it; equal answers in few messages.
     #[test]
     fn what_nodes_say_comes_to_the_lead_in_the_order_of_each() {
         const SIZE: u32 = 23;
         for fanout in [2, 3, 16, 30] {
-            let (transports, _) = sim::world(SIZE, fanout.into(), Duration::from_micros(300));
-            let mut peers: Vec<_> = transports
-                .into_iter()
-                .map(|transport| Peers::new(transport, Ringer::silent(), fanout))
-                .collect();
+            let mut peers = coordinators(SIZE, fanout, Duration::from_micros(300));
             let said = [
                 PeerMessage::Report(Event::Pong),
                 PeerMessage::Report(Event::Asked { times: 1 }),
@@ -272,9 +277,7 @@ mod tests {
 
     #[test]
     fn nobody_speaks_for_nodes_that_are_not_below() {
-        let (transports, _) = sim::world(7, 1, Duration::ZERO);
-        let mut peers: Vec<_> =
-            transports.into_iter().map(|transport| Peers::new(transport, Ringer::silent(), 2)).collect();
+        let mut peers = coordinators(7, 2, Duration::ZERO);
         // Rank 5 is below 2, not below 1.
         peers[5].report(&PeerMessage::Report(Event::Pong)).unwrap();
         let end = Instant::now() + LIMIT;
@@ -295,11 +298,7 @@ mod tests {
     fn what_the_lead_says_comes_in_order_to_each_that_it_is_for() {
         const SIZE: u32 = 23;
         for fanout in [2, 3, 16, 30] {
-            let (transports, _) = sim::world(SIZE, fanout.into(), Duration::from_micros(300));
-            let mut peers: Vec<_> = transports
-                .into_iter()
-                .map(|transport| Peers::new(transport, Ringer::silent(), fanout))
-                .collect();
+            let mut peers = coordinators(SIZE, fanout, Duration::from_micros(300));
             let mut wanted = vec![Vec::new(); SIZE as usize];
             for number in 0..60 {
                 let to: Vec<_> =

@@ -50,8 +50,14 @@ impl Committing {
         nodes: impl IntoIterator<Item = NodeRank>,
         decided: bool,
     ) -> Self {
+        let this = Self::awaiting(catalog, nodes, decided);
+        let nodes = this.nodes.keys().copied().collect();
+        cluster.send_to(nodes, Command::Commit(Arc::clone(&this.catalog)));
+        this
+    }
+
+    fn awaiting(catalog: Arc<Catalog>, nodes: impl IntoIterator<Item = NodeRank>, decided: bool) -> Self {
         let nodes: BTreeMap<_, _> = nodes.into_iter().map(|node| (node, (At::Sent, 0))).collect();
-        cluster.send_to(nodes.keys().copied().collect(), Command::Commit(Arc::clone(&catalog)));
         Self { catalog, sent: nodes.len(), nodes, failed: 0, decided, trouble: None }
     }
 
@@ -71,8 +77,7 @@ impl Committing {
         if !others.is_empty() {
             cluster.send_to(others, Command::Commit(Arc::clone(&catalog)));
         }
-        let nodes: BTreeMap<_, _> = cluster.nodes().map(|node| (node, (At::Sent, 0))).collect();
-        Self { catalog, sent: nodes.len(), nodes, failed: 0, decided: true, trouble: None }
+        Self::awaiting(catalog, cluster.nodes(), true)
     }
 
     /// A node's answer; `None` when none is awaited. `decided`: COMPLETE is on its storage, also
