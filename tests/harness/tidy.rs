@@ -436,7 +436,6 @@ const LONG_FILES: [(&str, usize, &str); 0] = [];
 const FENCED: &[(&str, &str)] = &[
     ("coordinator/src/comm/mpi.rs", "sends that outlive a scope need MPI's own calls"),
     ("scrfs/src/control/peer.rs", "a peer's groups have no safe wrapper"),
-    ("scrfs/src/fs/sys.rs", "leases have no safe wrapper"),
     ("scrfs/src/fuse/backing.rs", "fuser's backing ids end with the process; a successor needs them"),
     ("scrfs/src/fuse/buffers.rs", "fuser makes its own buffers: the allocator has their pages there"),
     ("scrfs/src/fuse/session.rs", "a descriptor that fuser owns is given another meaning"),
@@ -444,6 +443,7 @@ const FENCED: &[(&str, &str)] = &[
     ("scrfs/src/priority/threads.rs", "sched_setattr and sched_getattr have no safe wrapper"),
     ("scrfs/src/keep/memory.rs", "memory that processes share"),
     ("scrfs/src/redundancy/vector.rs", "vectors are loaded and stored by address"),
+    ("scrfs/src/store/lease.rs", "leases have no safe wrapper"),
     ("scrfs/tests/posix/fence.rs", "calls that a program makes and that have no safe wrapper"),
     ("tests/mutations/allocations.rs", "a global allocator is an unsafe trait"),
 ];

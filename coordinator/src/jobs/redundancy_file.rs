@@ -23,6 +23,8 @@ pub(super) struct RedundancyWriter {
     header: u64,
     /// Bytes of all of it.
     size: u64,
+    /// So many bytes of another one were in it: what is zero has to be made so there.
+    used: u64,
 }
 
 impl RedundancyWriter {
@@ -38,7 +40,11 @@ impl RedundancyWriter {
         let (name, header) = (record.file_name(position)?, record.header(position)?);
         let file = Arc::new(daemon.create_redundancy(id, member, &name)?);
         let size = header.len() as u64 + record.payloads().bytes(position as usize);
-        let mut writer = Self { id, name, file, crc: SegmentCrcs::new([size]), header: 0, size };
+        let used = file
+            .metadata()
+            .map_err(|source| JobError::Io { id, what: format!("stat {name}"), source })?
+            .len();
+        let mut writer = Self { id, name, file, crc: SegmentCrcs::new([size]), header: 0, size, used };
         writer.write(0, &header)?;
         writer.header = header.len() as u64;
         Ok(writer)
@@ -59,7 +65,8 @@ impl RedundancyWriter {
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), JobError> {
         let first = self.header + at;
         bytes.chunks(AT_HAND).zip((first..).step_by(AT_HAND)).try_for_each(|(bytes, at)| {
-            sparse::write_at(&self.file, bytes, at).map_err(|e| self.io(e))?;
+            let write = if at < self.used { sparse::rewrite_at } else { sparse::write_at };
+            write(&self.file, bytes, at).map_err(|e| self.io(e))?;
             self.crc.add(0, at, bytes).map_err(|e| self.misfit(e))
         })
     }

@@ -24,6 +24,9 @@ use scrfs::path::RelPath;
 /// Strips in which a member is encoded, where it has data for so many.
 pub(super) const ENCODE_THREADS: u32 = 3;
 
+/// Bytes of another redundancy file in those that even members get.
+const USED: usize = 70_000;
+
 /// A daemon's node-local directories: `tree` (files), `red` (redundancy files).
 #[derive(Clone)]
 pub(super) struct FakeDaemon {
@@ -189,7 +192,13 @@ impl DataLink for FakeDaemon {
             DataRequest::CreateRedundancy { member, name, .. } => {
                 let mut state = self.state.lock();
                 state.names.insert(*member, name.clone());
-                opened(File::options().read(true).write(true).create_new(true).open(red(member, &state)))
+                let path = red(member, &state);
+                let file = File::options().read(true).write(true).create_new(true).open(&path);
+                if member.0.is_multiple_of(2) {
+                    // Pages that are used again.
+                    fs::write(path, [0xa5; USED]).unwrap();
+                }
+                opened(file)
             }
             DataRequest::BeginMember { catalog, member } => {
                 let files = catalog.files_of(*member).map(|(e, _)| e.path.clone()).collect();

@@ -87,6 +87,12 @@ impl Loose {
         self.versions.unseal(age, &LooseOwner::Begun { name, since_us, after });
     }
 
+    /// The newest dataset that is known to have been sealed, of the branch that goes on.
+    fn newest_known(&self, cluster: &Cluster) -> Age {
+        let known = cluster.datasets.all().map(age_of).chain(self.sealed.keys().copied());
+        known.filter(|age| !self.versions.is_lost_dataset(*age)).max().unwrap_or_default()
+    }
+
     /// What is being committed now: what was, and is not complete, has come to nothing.
     pub(super) fn commits(&mut self, cluster: &Cluster, now: Option<Commit>) {
         let same = |age: Age| now.as_ref().is_some_and(|current| current.age == age);
@@ -96,8 +102,7 @@ impl Loose {
         {
             self.unseal(age, name);
             if self.newest == age {
-                let known = cluster.datasets.all().map(age_of).chain(self.sealed.keys().copied());
-                self.newest = known.max().unwrap_or_default();
+                self.newest = self.newest_known(cluster);
             }
         }
         self.committed = now;
@@ -318,6 +323,26 @@ mod tests {
                 loose.sealed(&mut cluster);
                 assert_eq!(of(&loose), vec![sealed]);
             }
+        }
+    }
+
+    #[test]
+    fn for_a_lead_that_attaches_the_newest_dataset_stays_that_when_it_leaves() {
+        let age = |id| Age { epoch: Epoch(1), id: DatasetId(id) };
+        // It leaves under this lead; it left under the one before; a newer one was given up.
+        for (there, shown, newest) in [(&[3][..], None, 3), (&[], None, 3), (&[2], Some(2), 2)] {
+            let mut cluster = Cluster::new(Epoch(3), vec!["a".to_owned()], settings(), 0);
+            there.iter().for_each(|id| cluster.datasets.insert(catalog(*id).into(), false));
+            let mut loose = Loose::begin_epoch(&mut cluster);
+            let base = shown.map(|id| LooseBase { epoch: Epoch(2), shown: age(id) });
+            let began = vec![(age(2), 20), (age(3), 30)];
+            assert!(
+                loose.inventory(NodeRank(0), LooseInventory { base, began, ..LooseInventory::default() })
+            );
+            loose.attach(&mut cluster, &[], &[]);
+            there.iter().for_each(|id| drop(cluster.datasets.remove(DatasetId(*id))));
+            let owner = loose.owner(&cluster, Now { committing: None });
+            assert_eq!(owner, LooseOwner::Sealed(age(newest)), "{there:?}, {shown:?}");
         }
     }
 

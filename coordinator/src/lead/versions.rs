@@ -226,6 +226,8 @@ impl Versions {
         others: &BTreeMap<Vec<u8>, u64>,
         sealed: &BTreeMap<Age, u64>,
     ) -> Vec<(LooseStamp, LooseOwner)> {
+        let base = self.base;
+        let lost = |age: Age| base.is_some_and(|base| base.gave_up_dataset(age));
         self.rebind(|owner| {
             let LooseOwner::Begun { name: of, since_us, after } = owner else { return None };
             if of != name {
@@ -237,8 +239,8 @@ impl Versions {
                 let (name, since_us, after) = (name.clone(), *since, *after);
                 (since_us, LooseOwner::Begun { name, since_us, after })
             });
-            // What was sealed since then had begun before.
-            let closed = sealed.iter().filter(|(age, since)| *age > after && before(**since));
+            // What was sealed since then had begun before, and was not given up.
+            let closed = sealed.iter().filter(|(age, since)| *age > after && !lost(**age) && before(**since));
             let closed = closed.map(|(age, since)| (*since, LooseOwner::Sealed(*age)));
             let newest = open.chain(closed).max_by_key(|(since, _)| *since);
             Some(newest.map_or(LooseOwner::Sealed(*after), |(_, owner)| owner))
@@ -407,6 +409,17 @@ mod tests {
         assert_eq!(versions.bind(b"ck.2", 50, age(2)).len(), 1);
         assert_eq!((says(&versions, 1), says(&versions, 2)), (vec!["ck.1".into()], vec!["ck.2".into()]));
         assert!(says(&versions, 0).is_empty());
+    }
+
+    /// A restart has given dataset 2 up, which nodes may have still.
+    #[test]
+    fn nothing_comes_to_belong_to_a_dataset_that_was_given_up() {
+        let mut versions = Versions::default();
+        versions.based(Some(LooseBase { epoch: Epoch(2), shown: age(1) }));
+        add(&mut versions, stamp(3, 1), "latest", begun("x", 50), Some("x"));
+        let sealed = BTreeMap::from([(age(1), 10), (age(2), 20)]);
+        let unbound = versions.unbind(b"x", &BTreeMap::new(), &sealed);
+        assert_eq!(unbound, [(stamp(3, 1), LooseOwner::Sealed(age(1)))]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! checked, `linking/` and `kept/` what is on its way to `aside/` when its next generation begins
 //! and goes on, `logs/` the copies that were sealed of files which programs hold open for append,
 //! `links/` those of files' further names until they get their places, `gone/` what was at its name
-//! and is to be removed with it.
+//! and is to be removed with it. `recycled`: `super::recycled`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -28,6 +28,7 @@ use crate::stores::{Place, Stores};
 use super::listing::regular_files;
 use super::lost_writes::LostWrites;
 use super::members::taken;
+use super::recycled::Recycled;
 use super::state::{Arrival, Dataset};
 use crate::boundary::MountedTree;
 
@@ -42,6 +43,7 @@ pub(super) struct Cache {
     /// Where datasets are in the mounted tree.
     checkpoint: RelPath,
     pub(super) lost_writes: LostWrites,
+    pub(super) recycled: Recycled,
 }
 
 /// What is arriving.
@@ -80,7 +82,7 @@ impl Instead {
 
 impl Staged {
     /// Below the dataset's own directory.
-    fn path(&self) -> io::Result<RelPath> {
+    pub(super) fn path(&self) -> io::Result<RelPath> {
         let (directory, inner) = match self {
             Self::File(member, arrival, path) => (format!("{}/files", of_arrival(*member, *arrival)), path),
             Self::Redundancy(member, arrival, name) => {
@@ -149,7 +151,8 @@ impl Cache {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |place: &Place| Ok(rustix::fs::open(&place.cache, flags, Mode::empty())?);
         let roots = stores.places().iter().map(open).collect::<io::Result<_>>()?;
-        Ok(Self { roots, stores, checkpoint, lost_writes: LostWrites::default() })
+        let (lost_writes, recycled) = Default::default();
+        Ok(Self { roots, stores, checkpoint, lost_writes, recycled })
     }
 
     /// Bytes of all that is in it. What is not to be seen, or goes meanwhile, does not count.

@@ -64,10 +64,16 @@ impl Node {
     fn expect_copy(&self, file: &SealedFile, takes: u64) -> Result<(), DataError> {
         let mut arriving = self.arriving.0.lock();
         arriving.remove(file);
-        let free = self.cache.store_of(file.id).and_then(|store| self.free_beside(&arriving, store));
-        let free = free.map_err(DataError::io(file.id, &file.path))?;
-        if takes > free {
-            let text = format!("it takes {takes} bytes of the cache, and {free} are free");
+        let free = || {
+            let free = self.cache.store_of(file.id).and_then(|store| self.free_beside(&arriving, store));
+            free.map_err(DataError::io(file.id, &file.path))
+        };
+        let mut there = free()?;
+        if takes > there && self.cache.give_pages_back() {
+            there = free()?;
+        }
+        if takes > there {
+            let text = format!("it takes {takes} bytes of the cache, and {there} are free");
             return Err(DataError::new(file.id, libc::ENOSPC, text).at(&file.path));
         }
         arriving.insert(file.clone(), takes);
@@ -93,6 +99,7 @@ impl Node {
     /// What there is room for in the store of `wanted`, and would be without the datasets there.
     /// When it cannot be told, nothing has to go.
     pub(super) fn room_for_copies(&self, wanted: DatasetId) -> Room {
+        self.cache.give_pages_back();
         let room = self.cache.store_of(wanted).and_then(|store| {
             let complete: Vec<Dataset> = {
                 let state = self.state.lock();

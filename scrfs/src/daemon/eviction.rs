@@ -121,6 +121,7 @@ impl Node {
         faults::hit("evict.begun")?;
         self.take_out_of_sight(&dataset)?;
         self.forget_generation(id);
+        self.recycle(&dataset);
         self.cache.remove_own(id)?;
         faults::hit("evict.removed")?;
         let mut disk = self.disk.lock();

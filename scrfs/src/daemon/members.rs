@@ -193,7 +193,7 @@ impl Node {
         let arrival = Self::part(&self.dataset(id)?, member)?.arrival;
         let name = file_name(id, name)?;
         let staged = Staged::Redundancy(member, arrival, name.clone());
-        self.cache.stage(id, &staged, OFlags::RDWR).map_err(DataError::io(id, name))
+        self.cache.stage_redundancy(id, &staged).map_err(DataError::io(id, name))
     }
 
     /// A lost member comes here: its catalog and its filemap entry are here before its first byte.

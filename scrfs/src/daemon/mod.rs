@@ -19,7 +19,8 @@
 //!   `changes` tells what they did, `listing` what is in a directory.
 //! * `loose` and `loose_store`: pointer files.
 //! * `room` and `bound`: what is left of the cache; `stores`: where it could be; `whereabouts`: in
-//!   which store a dataset is; `reserve`: room that is kept back for records.
+//!   which store a dataset is; `reserve`: room that is kept back for records; `recycled`: pages of
+//!   redundancy files that are used again.
 //! * `checkpoint_path`: the job's, where it is not the mount's.
 //! * `restart`, `transfers`, `scrub`, `eviction`: presenting, verifying, flushing, fetching,
 //!   removing; `core/verification` and `verification`: what a lazy restart presents unread;
@@ -59,6 +60,7 @@ mod members;
 mod priority;
 mod promise;
 mod quiet;
+mod recycled;
 mod remedies;
 mod removals;
 mod report;

@@ -196,6 +196,7 @@ impl Node {
         let node = Self::load(config, tree, store, Arc::new(cache))?;
         node.remember_new();
         node.watch_reserve(node.me.clone());
+        node.cache.give_pages_back();
         node.take_up();
         Ok(node)
     }
@@ -408,6 +409,7 @@ impl Node {
 
     /// Removes what the former coordinator's jobs had begun and not finished.
     pub(super) fn discard_unfinished(&self) {
+        self.cache.give_pages_back();
         let unfinished = self.disk.lock().change(&self.state, |table| {
             for dataset in table.datasets.values_mut() {
                 dataset.rebuilding.clear();

@@ -38,7 +38,7 @@ pub(super) fn free_for_file(room: &StatVfs) -> u64 {
     if lacks_inodes(room, 0) { 0 } else { bytes_free(room) }
 }
 
-fn bytes_free(room: &StatVfs) -> u64 {
+pub(super) fn bytes_free(room: &StatVfs) -> u64 {
     room.f_bavail.saturating_mul(room.f_frsize)
 }
 
@@ -101,7 +101,7 @@ impl Node {
         let bounded = self.bound.limit() > 0;
         let restless = self.kept_back.is_restless();
         let owes = self.owes.load(Ordering::Relaxed);
-        if !bounded && !restless && !owes && !state.may_be_short() {
+        if !bounded && !restless && !owes && !state.may_be_short() && !self.cache.has_recycled() {
             return NO_LOOK;
         }
         if self.now().duration_since(*looked) >= LOOK {
@@ -134,6 +134,9 @@ impl Node {
 
     /// Asks the lead for room where it has not been asked in vain: some may come.
     pub(super) fn may_get_room(&self) -> bool {
+        if self.cache.give_pages_back() {
+            return true;
+        }
         let asked = {
             let state = self.state.lock();
             let asked = state.shortage.asked_at.filter(|_| state.shortage.asked_with == state.removable());
@@ -196,6 +199,7 @@ impl Node {
 
     /// Tells the lead when room is short.
     pub(super) fn look_at_room(&self, moment: Moment) {
+        self.look_at_recycled();
         if moment == Moment::Meanwhile && self.journal.lock().is_empty() {
             return;
         }
@@ -241,6 +245,8 @@ impl Node {
         state.shortage = Shortage { wanted, begins, name, store, asked_with: removable, asked_at };
         state.send_request(Event::RoomShort { free, wanted, begins, helps });
         drop(state);
+        // What leaves for this is to leave whole.
+        self.cache.give_pages_back();
         let inodes = if lacks_inodes { ", for want of inodes" } else { "" };
         self.events.info(None, &format!("room is short: {free} bytes are free{inodes}, {wanted} are wanted"));
     }

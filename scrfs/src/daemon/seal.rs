@@ -102,6 +102,7 @@ impl Node {
         match &result {
             Ok(()) => {
                 self.no_more_comes(&name);
+                self.may_recycle();
                 self.events.info(Some(id), "COMPLETE is recorded");
             }
             Err(reason) => {

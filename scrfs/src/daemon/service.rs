@@ -141,6 +141,13 @@ impl Service for Node {
             state.attached.take()
         };
         self.wake.notify_all();
+        let me = self.me.clone();
+        // What takes long is not for the link's thread.
+        self.lanes.evictions.run(move || {
+            if let Some(node) = me.upgrade() {
+                node.cache.give_pages_back();
+            }
+        });
         if let Some(attached) = attached {
             attached.transfers.iter().for_each(crate::transfer::Monitor::cancel);
             let epoch = attached.greeting.epoch;

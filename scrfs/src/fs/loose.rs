@@ -14,12 +14,13 @@ use super::caller::dying_by_signal;
 use super::errno::fail;
 use super::view::Place;
 use super::wait::Done;
-use super::{FileSystem, proc_path, sys};
+use super::{FileSystem, proc_path};
 use crate::boundary::Look;
 use crate::caller::Caller;
 use crate::control::loose::{LooseEntry, LooseKind};
 use crate::dataset::Stamp;
 use crate::errno::Errno;
+use crate::store::lease;
 use crate::stores::PRIMARY;
 
 impl FileSystem {
@@ -198,7 +199,7 @@ impl FileSystem {
             Err(rustix::io::Errno::ACCESS) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        match sys::has_writer(read.as_fd()) {
+        match lease::has_writer(read.as_fd()) {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => Ok(false),
             other => Ok(other?),
         }

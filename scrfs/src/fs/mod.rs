@@ -41,7 +41,6 @@ mod open;
 mod remove;
 mod rename;
 mod restore;
-mod sys;
 #[cfg(test)]
 mod tests;
 mod tree;

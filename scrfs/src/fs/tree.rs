@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags};
 
+use super::FileSystem;
 use super::attr::{key_of, stat_of};
 use super::files::Handle;
 use super::inodes::Key;
 use super::kernel::DataMode;
 use super::view::{Place, Rules, Sealed};
-use super::{FileSystem, sys};
 use crate::boundary::{Generation, Look, MountedTree, Writer};
 use crate::control::loose::LooseEntry;
 use crate::control::{DirHeld, DirOp, FrozenFile, Settings};
@@ -23,6 +23,7 @@ use crate::dataset::CatalogIndex;
 use crate::errno::Errno;
 use crate::ids::{DatasetId, RequestId};
 use crate::path::RelPath;
+use crate::store::lease;
 
 /// How long a restart waits for the room of what it removes.
 const JUNK_WAIT: Duration = Duration::from_mins(1);
@@ -111,7 +112,7 @@ impl MountedTree for FileSystem {
             };
             let known = handles.get(&key_of(&stat_of(&file)?)).map_or(&[][..], Vec::as_slice);
             let (marking, others): (Vec<_>, Vec<_>) = known.iter().partition(|handle| handle.is_marking());
-            let writes = match sys::has_writer(file.as_fd()) {
+            let writes = match lease::has_writer(file.as_fd()) {
                 Ok(writes) => writes,
                 // Without privileges there is no lease on another user's file: the handles must do.
                 Err(error) if error.raw_os_error() == Some(libc::EACCES) => !others.is_empty(),

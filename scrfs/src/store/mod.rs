@@ -5,11 +5,13 @@
 //!   metadata file of the daemon is written by it.
 //! * [`log::Log`] appends records; a torn last one is dropped when it is read again.
 //! * [`reserve`] keeps room back for both where others may fill the file system.
-//! * [`beneath`] opens, makes and removes things in a directory that paths cannot leave.
+//! * [`beneath`] opens, makes and removes things in a directory that paths cannot leave; `lease` tells
+//!   who else has a file open.
 //!
 //! Fault points: `store.write`, `store.sync`, `store.rename`, `store.directory`.
 
 pub mod beneath;
+pub(crate) mod lease;
 pub mod log;
 pub mod private;
 pub mod reserve;

@@ -8,6 +8,9 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
 /// What a hole consists of; file systems that allocate larger units fill them up.
 const PAGE: usize = 4096;
 /// Bytes compared in one go: the compiler turns a line into a few wide operations, and most pages
@@ -18,6 +21,37 @@ const LINE: usize = 64;
 /// zeros. The file may be shorter than what was written by then: see [`end`].
 pub fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     runs(bytes, offset).try_for_each(|(start, data)| file.write_all_at(data, offset + start as u64))
+}
+
+/// As [`write_at`], where bytes of something else may be: where pages are zero holes are made, also
+/// where some of a page was written just before. The file is open for reading too.
+pub fn rewrite_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    let clear = |done: usize, to: usize| match to - done {
+        0 => Ok(()),
+        len => make_hole(file, offset + done as u64, len),
+    };
+    for (start, data) in runs(bytes, offset) {
+        clear(done, start)?;
+        file.write_all_at(data, offset + start as u64)?;
+        done = start + data.len();
+    }
+    clear(done, bytes.len())
+}
+
+/// Zeros; a hole where the file system can make one, from the beginning of its first page if that is
+/// zero too.
+fn make_hole(file: &File, offset: u64, len: usize) -> io::Result<()> {
+    let mut page = [0; PAGE];
+    let before = &mut page[..usize::try_from(offset % PAGE as u64).unwrap_or(0)];
+    let first = offset - before.len() as u64;
+    // Beyond the file's end they stay zero.
+    let from = if file.read_at(before, first).is_ok() && is_zero(before) { first } else { offset };
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, hole, from, offset - from + len as u64) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&vec![0; len], offset),
+        other => Ok(other?),
+    }
 }
 
 /// Gives a file its size once all of it was written: zeros at its end were left out.
@@ -89,6 +123,18 @@ mod tests {
         pages.len() as u64
     }
 
+    /// Pages of these kinds, less the last `rest` bytes.
+    fn bytes_of(pages: &[u8], rest: usize) -> Vec<u8> {
+        let page = |kind: &u8| match kind {
+            0 => vec![0; PAGE],
+            1 => vec![9; PAGE],
+            _ => [vec![0; PAGE - 1], vec![1]].concat(),
+        };
+        let mut bytes: Vec<u8> = pages.iter().flat_map(page).collect();
+        bytes.truncate(bytes.len().saturating_sub(rest));
+        bytes
+    }
+
     #[test]
     fn a_run_of_zeros_at_each_boundary() {
         let near = |at: usize| [at.saturating_sub(1), at, at + 1];
@@ -136,6 +182,30 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever was there, and however long that was.
+        #[test]
+        fn any_pages_in_used_ones(
+            pages in proptest::collection::vec(0..3_u8, 0..12),
+            rest in prop_oneof![Just(0), 0..PAGE],
+            used in 0..12 * PAGE,
+            piece in prop_oneof![1..3 * PAGE, (1..4_usize).prop_map(|pages| pages * PAGE)],
+        ) {
+            let bytes = bytes_of(&pages, rest);
+            let mut file = tempfile::tempfile_in("/dev/shm").unwrap();
+            file.write_all_at(&vec![0xa5; used], 0).unwrap();
+            for (n, part) in bytes.chunks(piece).enumerate() {
+                rewrite_at(&file, part, (n * piece) as u64).unwrap();
+            }
+            end(&file, bytes.len() as u64).unwrap();
+            let mut read = Vec::new();
+            file.read_to_end(&mut read).unwrap();
+            prop_assert!(read == bytes);
+            // Of the last page nobody writes the rest.
+            if rest == 0 {
+                prop_assert_eq!(file.metadata().unwrap().blocks() * 512, P * pages_needed(&bytes, 0));
+            }
+        }
+
         #[test]
         fn any_pages(
             pages in proptest::collection::vec(0..3_u8, 0..12),
@@ -143,12 +213,7 @@ mod tests {
             first in 0..2 * P,
             piece in 1..5 * PAGE,
         ) {
-            let mut bytes: Vec<u8> = pages.iter().flat_map(|kind| match kind {
-                0 => vec![0; PAGE],
-                1 => vec![9; PAGE],
-                _ => [vec![0; PAGE - 1], vec![1]].concat(),
-            }).collect();
-            bytes.truncate(bytes.len().saturating_sub(rest));
+            let bytes = bytes_of(&pages, rest);
             let (read, room) = written(&bytes, first, piece.max(500));
             prop_assert!(read == bytes);
             prop_assert_eq!(room, P * pages_needed(&bytes, first));

@@ -143,9 +143,11 @@ impl Loose {
         let begun: Vec<Begun> = begun.cloned().collect();
         self.learn(cluster, Now { committing: None }, begun.into_iter());
         let Joined { mut holders, gaps } = self.join(Age::default());
-        // The lead before counted a removed dataset as the newest too.
+        // A dataset counts as the newest also when it is gone: with the lead before, and when it
+        // goes with this one.
         let of_branch = removed.iter().filter(|age| !self.versions.is_lost_dataset(**age));
-        self.newest = of_branch.max().copied().unwrap_or_default().max(self.newest);
+        let removed = of_branch.max().copied().unwrap_or_default();
+        self.newest = self.newest.max(removed).max(self.newest_known(cluster));
         for version in self.versions.iter().filter(|version| !self.versions.is_lost(version)) {
             match &version.owner {
                 LooseOwner::Begun { name, since_us, after } => {

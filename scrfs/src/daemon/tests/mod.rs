@@ -15,6 +15,7 @@ mod links;
 mod logs;
 mod loose;
 mod members;
+mod recycled;
 mod restarts;
 mod scavenge;
 mod stores;

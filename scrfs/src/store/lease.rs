@@ -1,4 +1,4 @@
-//! The one system call that no wrapper crate has: leases.
+//! Leases: who else has a file open.
 #![expect(unsafe_code, reason = "fcntl(F_SETLEASE) has no safe wrapper")]
 
 use std::io;
@@ -11,12 +11,24 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// lease is given back at once; a writer that opens meanwhile waits for that and the kernel tells
 /// this process with SIGIO, which the daemon must not die of.
 pub(crate) fn has_writer(file: BorrowedFd<'_>) -> io::Result<bool> {
+    is_refused(file, libc::F_RDLCK)
+}
+
+/// True when the file has been opened besides `file`, here or by another process, and that is not
+/// closed yet.
+///
+/// The kernel grants a write lease exactly when nobody else has it open. As [`has_writer`].
+pub(crate) fn is_open_elsewhere(file: BorrowedFd<'_>) -> io::Result<bool> {
+    is_refused(file, libc::F_WRLCK)
+}
+
+fn is_refused(file: BorrowedFd<'_>, lease: libc::c_int) -> io::Result<bool> {
     let set = |kind: libc::c_int| {
         // SAFETY: F_SETLEASE takes an int and touches no memory of ours; the descriptor is open.
         let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
-    match set(libc::F_RDLCK) {
+    match set(lease) {
         Ok(()) => {
             set(libc::F_UNLCK)?;
             Ok(false)
@@ -42,5 +54,22 @@ mod tests {
         assert!(has_writer(reader.as_fd()).unwrap());
         drop(writer);
         assert!(!has_writer(reader.as_fd()).unwrap());
+    }
+
+    /// A copy of the descriptor is none that was opened.
+    #[test]
+    fn who_else_has_opened_it_is_seen() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("f");
+        let ours = File::create_new(&path).unwrap();
+        let copy = ours.try_clone().unwrap();
+        assert!(!is_open_elsewhere(ours.as_fd()).unwrap());
+        drop(copy);
+        for writes in [false, true] {
+            let other = OpenOptions::new().read(!writes).write(writes).open(&path).unwrap();
+            assert!(is_open_elsewhere(ours.as_fd()).unwrap());
+            drop(other);
+            assert!(!is_open_elsewhere(ours.as_fd()).unwrap());
+        }
     }
 }
