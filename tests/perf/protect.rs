@@ -1,5 +1,6 @@
 //! How long a program waits for its marker, to what as many ranks need to write the same bytes into
-//! their nodes' own file systems, in one run of one program; for each scheme, on simulated nodes of
+//! their nodes' own file systems, and to what they need to protect those by themselves, as SCR does
+//! (`tests/programs/plain.h`), in one run of one program; for each scheme, on simulated nodes of
 //! one machine, whose MPI goes over shared memory or over their own network.
 
 use std::os::unix::fs::PermissionsExt;
@@ -22,6 +23,9 @@ use crate::table::{Bound, Extent, Measure, Medium, Row, Scheme};
 /// What `--only` takes for it.
 pub(crate) const NAME: &str = "protect";
 
+/// What protects files without checksums, records or agreement is to be no faster.
+const TO_PLAIN: Bound = Bound::AtMost { gate: 1.0, goal: 0.8 };
+
 const LIMIT: Duration = Duration::from_mins(20);
 
 /// The settings of a scheme, and what its figure is held to: the gate is what SCR 3.1 needed, which
@@ -39,6 +43,8 @@ pub(crate) fn settings(scheme: Scheme) -> (&'static str, &'static str, Bound) {
 /// What the program has printed: seconds, pair by pair.
 pub(crate) struct Times {
     pub(crate) native: Vec<f64>,
+    /// Of a program that protects the same bytes and does nothing else.
+    plain: Vec<f64>,
     pub(crate) marker: Vec<f64>,
     ring: Vec<f64>,
 }
@@ -140,6 +146,8 @@ fn over<R: Runs>(runs: &R, extents: &[Extent], arguments: &Arguments) -> io::Res
             let times = measured(runs, extent.mib() << 20, scheme, arguments.pairs)?;
             let (_, _, bound) = settings(scheme);
             rows.push(row(measure, &times.native, &times.marker, Some(bound)));
+            let to_plain = Measure::ProtectToPlain(R::MEDIUM, extent, scheme);
+            rows.push(row(to_plain, &times.plain, &times.marker, Some(TO_PLAIN)));
             rings.push(times);
         }
         if rings.is_empty() {
@@ -156,13 +164,15 @@ fn over<R: Runs>(runs: &R, extents: &[Extent], arguments: &Arguments) -> io::Res
 pub(crate) fn measured(runs: &impl Runs, bytes: usize, scheme: Scheme, pairs: usize) -> io::Result<Times> {
     let (copy_type, failures, _) = settings(scheme);
     let bytes = bytes.to_string();
-    let words = [&program("protect"), "/scr/ck", &format!("{CACHE}/native"), &bytes, &pairs.to_string()];
+    let (native, pairs_word) = (format!("{CACHE}/native"), pairs.to_string());
+    let words = [&program("protect"), "/scr/ck", &native, &bytes, &pairs_word, copy_type, failures];
     let output = runs.run([("SCR_COPY_TYPE", copy_type), ("SCR_SET_FAILURES", failures)], &words)?;
     let times = |what: &str| -> Vec<f64> {
         output.lines().filter_map(|line| line.strip_prefix(what)?.trim().parse().ok()).collect()
     };
-    let times = Times { native: times("native "), marker: times("marker "), ring: times("ring ") };
-    if [&times.native, &times.marker, &times.ring].iter().any(|all| all.len() != pairs) {
+    let (native, plain, marker, ring) = (times("native "), times("plain "), times("marker "), times("ring "));
+    let times = Times { native, plain, marker, ring };
+    if [&times.native, &times.plain, &times.marker, &times.ring].iter().any(|all| all.len() != pairs) {
         return Err(io::Error::other(format!("lines are missing:\n{output}")));
     }
     Ok(times)

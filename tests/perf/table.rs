@@ -20,6 +20,8 @@ pub(crate) enum Measure {
     /// As many bytes sent from rank to rank.
     Ring(Medium, Extent),
     Protect(Medium, Extent, Scheme),
+    /// The same, to a program that protects as much and does nothing else.
+    ProtectToPlain(Medium, Extent, Scheme),
     /// What of 4 nodes of 256 MiB is lost, and the scheme gives back.
     Rebuild(Scheme),
     /// From `scrfs-run` to the first byte that some rank reads, and to the last of all ranks.
@@ -153,6 +155,10 @@ impl Measure {
                 let (nodes, mib) = (extent.nodes(), extent.mib());
                 let (scheme, medium) = (scheme.name(), medium.name());
                 return format!("marker, {nodes} nodes of {mib} MiB, {scheme}, {medium}").into();
+            }
+            Self::ProtectToPlain(medium, extent, scheme) => {
+                let marker = Self::Protect(medium, extent, scheme).name();
+                return format!("{marker}: to a plain program").into();
             }
         })
     }

@@ -1,21 +1,23 @@
 /* Times how long rank 0 waits for a marker, how long the same ranks need to write the same bytes into files of their nodes'
- * own file systems, and how long to send as many to one another.
+ * own file systems, how long a plain program needs to protect these (`plain.h`), and how long to send as many to one
+ * another.
  *
- *   protect PATH NATIVE BYTES PAIRS
+ *   protect PATH NATIVE BYTES PAIRS SCHEME LOST
  *
- * A pair is all three, the order of the first two swapped from pair to pair; the pair before the first warms up. All ranks
- * write BYTES each: into the directory PATH.N, which gets a marker, and into files NATIVE.RANK; and send BYTES to the next
- * rank. Nothing of it stays. Rank 0 prints `native SECONDS`, `marker SECONDS` and `ring SECONDS`. Exit: 0 done, 4 a call
+ * A pair is all four, the order of the marker and the others swapped from pair to pair; the pair before the first warms up.
+ * All ranks write BYTES each: into the directory PATH.N, which gets a marker, and into files NATIVE.RANK, which are
+ * protected by SCHEME (PARTNER, XOR, RS) against the loss of LOST ranks; and send BYTES to the next rank. Nothing of it
+ * stays. Rank 0 prints `native SECONDS`, `plain SECONDS`, `marker SECONDS` and `ring SECONDS`. Exit: 0 done, 4 a call
  * failed.
  */
-#include "ranks.h"
+#include "plain.h"
 
-static void told(const char *what, int counts, double begun)
+static void told(const char *what, int counts, double took)
 {
-    if (rank == 0 && counts) { printf("%s %.6f\n", what, MPI_Wtime() - begun); fflush(stdout); }
+    if (rank == 0 && counts) { printf("%s %.6f\n", what, took); fflush(stdout); }
 }
 
-static void native(const char *begins, size_t bytes, int counts)
+static void native(const char *begins, size_t bytes, const char *scheme, int lost, int counts)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s.%d", begins, rank);
@@ -25,7 +27,8 @@ static void native(const char *begins, size_t bytes, int counts)
     double begun = MPI_Wtime();
     write_file(path, bytes);
     MPI_Barrier(MPI_COMM_WORLD);
-    told("native", counts, begun);
+    told("native", counts, MPI_Wtime() - begun);
+    told("plain", counts, plainly(begins, bytes, scheme, lost));
     if (unlink(path)) fail("unlink", path);
 }
 
@@ -44,7 +47,7 @@ static void marked(const char *begins, int number, size_t bytes, int counts)
         settle();
         double begun = MPI_Wtime();
         mark(marker);
-        told("marker", counts, begun);
+        told("marker", counts, MPI_Wtime() - begun);
         if (unlink(marker)) fail("unlink", marker);
         for (int of = 0; of < size; of++) {
             snprintf(path, sizeof path, "%s/%d", top, of);
@@ -64,17 +67,18 @@ static void ring(size_t bytes, int counts)
         MPI_Sendrecv(out, BLOCK, MPI_BYTE, (rank + 1) % size, 0, in, BLOCK, MPI_BYTE, (rank + size - 1) % size, 0,
                      MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     MPI_Barrier(MPI_COMM_WORLD);
-    told("ring", counts, begun);
+    told("ring", counts, MPI_Wtime() - begun);
 }
 
 int main(int argc, char **argv)
 {
-    begin(&argc, &argv, 5, "protect PATH NATIVE BYTES PAIRS");
+    begin(&argc, &argv, 7, "protect PATH NATIVE BYTES PAIRS SCHEME LOST");
     size_t bytes = strtoull(argv[3], NULL, 10);
-    int pairs = atoi(argv[4]);
+    int pairs = atoi(argv[4]), lost = atoi(argv[6]);
+    if (lost < 1 || lost > LOST_MAX || lost >= size) { fprintf(stderr, "protect: LOST is %d\n", lost); MPI_Abort(MPI_COMM_WORLD, 4); }
     for (int pair = 0; pair <= pairs; pair++) {
         if (pair % 2) marked(argv[1], pair, bytes, pair > 0);
-        native(argv[2], bytes, pair > 0);
+        native(argv[2], bytes, argv[5], lost, pair > 0);
         if (pair % 2 == 0) marked(argv[1], pair, bytes, pair > 0);
         ring(bytes, pair > 0);
     }

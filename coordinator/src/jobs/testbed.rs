@@ -196,7 +196,7 @@ impl DataLink for FakeDaemon {
                 let file = File::options().read(true).write(true).create_new(true).open(&path);
                 if member.0.is_multiple_of(2) {
                     // Pages that are used again.
-                    fs::write(path, [0xa5; USED]).unwrap();
+                    fs::write(path, vec![0xa5; USED]).unwrap();
                 }
                 opened(file)
             }

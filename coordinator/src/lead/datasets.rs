@@ -242,13 +242,19 @@ impl Datasets {
         self.newest_flushed = self.newest_flushed.max(Some(age));
     }
 
-    /// The highest id on the PFS of which the flush of `catalog` takes account; 0 = none. Ids begin
-    /// anew where neither caches nor PFS have any dataset: one of such a later branch is not behind
-    /// those of a former one.
+    /// The highest id on the PFS of which the flush of `catalog` takes account; 0 = none. Ids go on
+    /// lower where nothing that is found has a higher one: a dataset of such a later branch is not
+    /// behind those of a former one.
     pub(super) fn highest_flushed(&self, catalog: &Catalog) -> u64 {
         let is_of_later_branch =
             catalog.id.0 <= self.highest_flushed && Some(age(catalog)) > self.newest_flushed;
         if is_of_later_branch { 0 } else { self.highest_flushed }
+    }
+
+    /// It is older than `catalog`, though its id is higher: ids went on below it while no node had
+    /// it.
+    pub(super) fn is_of_former_branch(&self, id: DatasetId, catalog: &Catalog) -> bool {
+        id > catalog.id && self.any(id).is_some_and(|other| age(&other.catalog) < age(catalog))
     }
 
     /// Those in whose place a newer one of the same name is, or was until it left: they go,

@@ -294,7 +294,10 @@ mod tests {
                 Output::Command(_, Command::Freeze { base, .. }) => *base == Some(old),
                 _ => false,
             };
-            assert!(said.iter().any(says), "{said:?}");
+            let leaves =
+                |output: &Output| matches!(output, Output::Command(_, Command::Evict(id)) if *id == old);
+            let (told, gone) = (said.iter().position(says), said.iter().position(leaves));
+            assert!(told.is_some() && gone.is_none_or(|gone| told < Some(gone)), "{said:?}");
             // Its next generation takes its place.
             assert_eq!(running.cluster.datasets.any(old).is_some(), changed);
         }

@@ -133,7 +133,8 @@ impl Flushes {
         }
         for known in cluster.datasets.newest_first().iter().rev() {
             let id = known.catalog.id;
-            let last_here = self.ids().max().map_or(0, |id| id.0);
+            let counts = |other: &DatasetId| !cluster.datasets.is_of_former_branch(*other, &known.catalog);
+            let last_here = self.ids().filter(counts).max().map_or(0, |id| id.0);
             let last = last_here.max(cluster.datasets.highest_flushed(&known.catalog));
             if !known.flushed && !self.waits(id) && flush_due(id, last, cluster.settings.flush_every) {
                 self.waiting.push(Waiting { id, tries: 0, due: cluster.now });
@@ -474,6 +475,21 @@ pub(super) mod tests {
         bench.flushes.removed(DatasetId(2));
         bench.flushes.begin(&mut bench.cluster, |_| false, |_| false);
         assert!(bench.flushes.runs(DatasetId(3)));
+    }
+
+    /// A node has come back with what a branch that was given up had not flushed.
+    #[test]
+    fn a_dataset_of_a_later_branch_does_not_wait_for_a_higher_id_of_a_former_one() {
+        let mut bench = Bench::new();
+        bench.flushes.wish(DatasetId(3));
+        assert_eq!(bench.step(), ["begin 3"]);
+        bench.cluster.datasets.insert(Catalog { epoch: Epoch(3), ..catalog(2) }.into(), false);
+        bench.cluster.settings.flush_every = 2;
+        assert!(bench.step().is_empty() && bench.flushes.busy(DatasetId(2)), "it is due, and waits");
+        bench.flushes.failed(&mut bench.cluster, DatasetId(3), &"full".into());
+        assert_eq!(bench.step(), ["failed 3", "begin 2"]);
+        bench.end(2);
+        assert_eq!(bench.step(), ["flushed 2"], "and not again");
     }
 
     #[test]

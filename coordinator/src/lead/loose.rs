@@ -332,7 +332,9 @@ mod tests {
         // It leaves under this lead; it left under the one before; a newer one was given up.
         for (there, shown, newest) in [(&[3][..], None, 3), (&[], None, 3), (&[2], Some(2), 2)] {
             let mut cluster = Cluster::new(Epoch(3), vec!["a".to_owned()], settings(), 0);
-            there.iter().for_each(|id| cluster.datasets.insert(catalog(*id).into(), false));
+            for id in there {
+                cluster.datasets.insert(catalog(*id).into(), false);
+            }
             let mut loose = Loose::begin_epoch(&mut cluster);
             let base = shown.map(|id| LooseBase { epoch: Epoch(2), shown: age(id) });
             let began = vec![(age(2), 20), (age(3), 30)];
@@ -340,7 +342,9 @@ mod tests {
                 loose.inventory(NodeRank(0), LooseInventory { base, began, ..LooseInventory::default() })
             );
             loose.attach(&mut cluster, &[], &[]);
-            there.iter().for_each(|id| drop(cluster.datasets.remove(DatasetId(*id))));
+            for id in there {
+                cluster.datasets.remove(DatasetId(*id));
+            }
             let owner = loose.owner(&cluster, Now { committing: None });
             assert_eq!(owner, LooseOwner::Sealed(age(newest)), "{there:?}, {shown:?}");
         }

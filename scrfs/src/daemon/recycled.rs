@@ -109,7 +109,7 @@ impl Cache {
         self.roots.iter().map(remove).fold(false, |any, gone| any | gone)
     }
 
-    /// Nothing is kept any more, or until [`Cache::may_recycle`]; true if that gave room.
+    /// Nothing is kept any more, or until [`Node::may_recycle`]; true if that gave room.
     pub(super) fn give_pages_back(&self) -> bool {
         self.recycled.allowed.store(false, Ordering::Relaxed);
         self.remove_recycled()

@@ -367,12 +367,13 @@ impl World {
             Answered::Directory(_, op, 0) => self.check_directory(at, op),
             Answered::Marker(name, Some(id)) => {
                 let epoch = self.nodes[at].datasets[id].epoch;
+                // An old one whose marker was set again, or room was short: it was let go once its
+                // marker was answered, which this node has yet to hear. A newer one may have gone
+                // since.
+                let leaves = self.down[at].contains(&Command::Evict(*id));
                 for node in &self.nodes {
                     let Some(dataset) = node.datasets.get(id) else {
-                        // An old one whose marker was set again, or room was short: it has made
-                        // room meanwhile.
-                        let newer = node.datasets.iter().any(|(other, d)| other > id && d.listed);
-                        assert!(newer || self.sacrificed.contains(id), "{id} is not on {}", node.host);
+                        assert!(leaves, "{id} is not on {}", node.host);
                         continue;
                     };
                     assert_eq!(
@@ -382,7 +383,7 @@ impl World {
                         node.host
                     );
                 }
-                if self.may_promise((epoch, *id)) && !self.sacrificed.contains(id) {
+                if !leaves && self.may_promise((epoch, *id)) && !self.sacrificed.contains(id) {
                     self.promised.insert((epoch, *id), name.clone());
                 }
             }

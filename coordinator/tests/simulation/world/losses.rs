@@ -84,7 +84,8 @@ impl World {
         let at = self.rng.below(self.nodes.len());
         let host = self.nodes[at].host.clone();
         self.say(|| format!("=== loses {host}"));
-        let survives = promise.is_some_and(|key| {
+        // A node that came back may have a newer one under its id, which stands, whoever is lost.
+        let survives = promise.filter(|key| self.can_give(*key)).is_some_and(|key| {
             let layout = observer::catalog(&self.nodes, key).map(|catalog| &catalog.layout);
             // Members that an earlier loss took and that are not rebuilt yet do not count as
             // protected.
