@@ -220,7 +220,7 @@ impl Daemon {
         entries: &[Entry],
     ) -> Result<Vec<FrozenFile>, FetchFailure> {
         if rng.rarely(trouble.0) {
-            return Err(FetchFailure { reason: "cache is full".to_owned(), corrupt: false, full: None });
+            return Err(FetchFailure { reason: "injected".to_owned(), corrupt: false, full: None });
         }
         let mut data = MemberData::default();
         for entry in entries {

@@ -73,6 +73,8 @@ pub(crate) struct World {
     spoilt: BTreeMap<DatasetId, u32>,
     /// Nothing is made to fail in this start.
     calm: bool,
+    /// This start began while things are made to fail also in a restart; that may end before it does.
+    troubled: bool,
     /// Per 10,000.
     pub(crate) trouble: u64,
     /// Nothing fails by chance in the whole run.
@@ -202,6 +204,7 @@ impl World {
             whole: Vec::new(),
             spoilt: BTreeMap::new(),
             calm: true,
+            troubled: false,
             trouble,
             smooth: trouble == 0 && !hangs,
             oracle: BTreeSet::new(),
@@ -311,7 +314,8 @@ impl World {
         self.start = start;
         self.ready = false;
         self.absent.clear();
-        self.calm = !self.injects() || self.trouble == 0;
+        self.troubled = self.injects() && self.trouble > 0;
+        self.calm = !self.troubled;
         self.lead = Some(Lead::new());
         self.feed(Input::Now(self.now));
         let hosts = self.nodes.iter().map(|node| node.host.clone()).collect();
@@ -383,8 +387,8 @@ impl World {
             Output::Ready(current) => self.got_ready(current.map(|(_, name)| name)),
             Output::GiveUp(lack, reason) => {
                 // Also where what was injected has hit each try.
-                let fails = self.trouble_in_restart && self.trouble > 0;
-                let waits = if lack == Lack::Room { !self.cramped.is_empty() } else { self.hangs || fails };
+                let waits =
+                    if lack == Lack::Room { !self.cramped.is_empty() } else { self.hangs || self.troubled };
                 assert!(waits, "given up: {reason}");
                 self.starved = true;
             }
