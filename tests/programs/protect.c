@@ -6,8 +6,8 @@
  *
  * A pair is all four, the order of the marker and the others swapped from pair to pair; the pair before the first warms up.
  * All ranks write BYTES each: into the directory PATH.N, which gets a marker, and into files NATIVE.RANK, which are
- * protected by SCHEME (PARTNER, XOR, RS) against the loss of LOST ranks; and send BYTES to the next rank. Nothing of it
- * stays. Rank 0 prints `native SECONDS`, `plain SECONDS`, `marker SECONDS` and `ring SECONDS`. Exit: 0 done, 4 a call
+ * protected by SCHEME (PARTNER, XOR, RS) against the loss of LOST ranks; and send BYTES to the next rank. A
+ * directory is removed when the next one has its marker. Rank 0 prints `native SECONDS`, `plain SECONDS`, `marker SECONDS` and `ring SECONDS`. Exit: 0 done, 4 a call
  * failed.
  */
 #include "plain.h"
@@ -32,6 +32,19 @@ static void native(const char *begins, size_t bytes, const char *scheme, int los
     if (unlink(path)) fail("unlink", path);
 }
 
+static void removed(const char *begins, int number)
+{
+    char top[4000], path[4096];
+    snprintf(top, sizeof top, "%s.%d", begins, number);
+    snprintf(path, sizeof path, "%s/.complete", top);
+    if (unlink(path)) fail("unlink", path);
+    for (int of = 0; of < size; of++) {
+        snprintf(path, sizeof path, "%s/%d", top, of);
+        if (unlink(path)) fail("unlink", path);
+    }
+    if (rmdir(top)) fail("rmdir", top);
+}
+
 static void marked(const char *begins, int number, size_t bytes, int counts)
 {
     char top[4000], path[4096];
@@ -48,12 +61,7 @@ static void marked(const char *begins, int number, size_t bytes, int counts)
         double begun = MPI_Wtime();
         mark(marker);
         told("marker", counts, MPI_Wtime() - begun);
-        if (unlink(marker)) fail("unlink", marker);
-        for (int of = 0; of < size; of++) {
-            snprintf(path, sizeof path, "%s/%d", top, of);
-            if (unlink(path)) fail("unlink", path);
-        }
-        if (rmdir(top)) fail("rmdir", top);
+        if (number > 0) removed(begins, number - 1);
     }
     meet_asleep();
 }
@@ -82,6 +90,7 @@ int main(int argc, char **argv)
         if (pair % 2 == 0) marked(argv[1], pair, bytes, pair > 0);
         ring(bytes, pair > 0);
     }
+    if (rank == 0) removed(argv[1], pairs);
     MPI_Finalize();
     return 0;
 }

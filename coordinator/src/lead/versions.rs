@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scrfs::control::loose::{Age, LooseBase, LooseOwner, LooseSet, LooseStamp, LooseVersion};
+use scrfs::control::loose::{Age, Begun, LooseBase, LooseOwner, LooseSet, LooseStamp, LooseVersion};
 
 /// Datasets that are not sealed and whose versions of one name are kept: programs may begin
 /// directories without end that they never seal.
@@ -213,6 +213,21 @@ impl Versions {
         bound
     }
 
+    /// What has begun has these names now. A directory may have got its name when the coordinators
+    /// ended, before nodes heard whose its versions are: the time tells which one it is.
+    pub(super) fn follow(&mut self, told: &[Begun]) -> Vec<(LooseStamp, LooseOwner)> {
+        let mut names: BTreeMap<u64, BTreeSet<&[u8]>> = BTreeMap::new();
+        for begun in told {
+            names.entry(begun.since_us).or_default().insert(&begun.name);
+        }
+        self.rebind(|owner| {
+            let LooseOwner::Begun { name, since_us, after } = owner else { return None };
+            let names = names.get(since_us).filter(|names| names.len() == 1)?;
+            let now = names.first().filter(|now| **now != name.as_slice())?;
+            Some(LooseOwner::Begun { name: now.to_vec(), since_us: *since_us, after: *after })
+        })
+    }
+
     /// A node knows whose these were before they were bound.
     pub(super) fn was(&mut self, bound: Vec<(LooseStamp, Age, LooseOwner)>) {
         self.bound.extend(bound.into_iter().map(|(stamp, age, former)| (stamp, (age, former))));
@@ -409,6 +424,20 @@ mod tests {
         assert_eq!(versions.bind(b"ck.2", 50, age(2)).len(), 1);
         assert_eq!((says(&versions, 1), says(&versions, 2)), (vec!["ck.1".into()], vec!["ck.2".into()]));
         assert!(says(&versions, 0).is_empty());
+    }
+
+    #[test]
+    fn versions_follow_a_directory_whose_new_name_nobody_was_told() {
+        let mut versions = Versions::default();
+        add(&mut versions, stamp(1, 1), "latest", begun("f", 10), Some("b"));
+        let told = |name: &str, since_us| Begun { name: name.into(), base: None, since_us };
+        assert_eq!(versions.follow(&[told("b", 10), told("b", 20)]), [(stamp(1, 1), begun("b", 10))]);
+        assert!(versions.follow(&[told("b", 10), told("f", 10)]).is_empty(), "it may be either");
+        // Another one has the former name, and is written after it.
+        add(&mut versions, stamp(2, 1), "latest", begun("f", 50), Some("f"));
+        assert!(versions.prune(&[age(1)], false).is_empty());
+        versions.bind(b"b", 10, age(2));
+        assert_eq!(says(&versions, 2), ["b"]);
     }
 
     /// A restart has given dataset 2 up, which nodes may have still.

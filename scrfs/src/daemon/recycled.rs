@@ -6,9 +6,9 @@
 //! cache directory of its store, and the redundancy file that is made there next.
 //!
 //! Nothing that needs room is to miss these pages. A file is kept only while as much is free beside
-//! it as its dataset took on this node; not where `SCRFS_CACHE_BYTES` is set; and neither before a
-//! dataset was sealed since coordinators attached, nor after room was short until the next one is.
-//! A worker begins without one.
+//! it as its dataset took on this node, and while another dataset is in the cache; not where
+//! `SCRFS_CACHE_BYTES` is set; and neither before a dataset was sealed since coordinators attached,
+//! nor after room was short until the next one is. A worker begins without one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::control::HeldState;
 use crate::ids::DatasetId;
 use crate::path::RelPath;
 use crate::record::RedundancyFileName;
@@ -132,7 +133,12 @@ impl Node {
 
     /// A dataset leaves: keeps the pages of its redundancy file, if there is room enough.
     pub(super) fn recycle(&self, dataset: &Dataset) {
-        if !self.cache.recycled.allowed.load(Ordering::Relaxed) {
+        let goes_on = || {
+            let state = self.state.lock();
+            state.present().any(|other| other.id != dataset.id && other.state() == HeldState::Complete)
+        };
+        if !self.cache.recycled.allowed.load(Ordering::Relaxed) || !goes_on() {
+            self.cache.remove_recycled();
             return;
         }
         let Some(index) = dataset.life.catalog() else { return };

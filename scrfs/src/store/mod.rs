@@ -5,8 +5,8 @@
 //!   metadata file of the daemon is written by it.
 //! * [`log::Log`] appends records; a torn last one is dropped when it is read again.
 //! * [`reserve`] keeps room back for both where others may fill the file system.
-//! * [`beneath`] opens, makes and removes things in a directory that paths cannot leave; `lease` tells
-//!   who else has a file open.
+//! * [`beneath`] opens, makes and removes things in a directory that paths cannot leave; `lease`
+//!   tells who else has a file open.
 //!
 //! Fault points: `store.write`, `store.sync`, `store.rename`, `store.directory`.
 

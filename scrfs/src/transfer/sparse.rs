@@ -39,8 +39,8 @@ pub fn rewrite_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     clear(done, bytes.len())
 }
 
-/// Zeros; a hole where the file system can make one, from the beginning of its first page if that is
-/// zero too.
+/// Zeros; a hole where the file system can make one, from the beginning of its first page if that
+/// is zero too.
 fn make_hole(file: &File, offset: u64, len: usize) -> io::Result<()> {
     let mut page = [0; PAGE];
     let before = &mut page[..usize::try_from(offset % PAGE as u64).unwrap_or(0)];

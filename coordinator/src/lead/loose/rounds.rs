@@ -119,7 +119,12 @@ impl Loose {
         }
         if answers.all() {
             let answers = std::mem::replace(answers, Answers::of([]));
-            self.learn(cluster, now, answers.into_answers().flat_map(|(_, begun)| begun));
+            let told: Vec<Begun> = answers.into_answers().flat_map(|(_, begun)| begun).collect();
+            let bound = self.versions.follow(&told);
+            if !bound.is_empty() {
+                cluster.send_all(Command::LooseBind { bound, began: Vec::new() });
+            }
+            self.learn(cluster, now, told.into_iter());
             self.order(cluster, now);
         }
         true

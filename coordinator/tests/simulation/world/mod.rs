@@ -73,7 +73,7 @@ pub(crate) struct World {
     spoilt: BTreeMap<DatasetId, u32>,
     /// Nothing is made to fail in this start.
     calm: bool,
-    /// This start began while things are made to fail also in a restart; that may end before it does.
+    /// This start began while things are made to fail in a restart too; that may end before it.
     troubled: bool,
     /// Per 10,000.
     pub(crate) trouble: u64,
@@ -387,9 +387,8 @@ impl World {
             Output::Ready(current) => self.got_ready(current.map(|(_, name)| name)),
             Output::GiveUp(lack, reason) => {
                 // Also where what was injected has hit each try.
-                let waits =
-                    if lack == Lack::Room { !self.cramped.is_empty() } else { self.hangs || self.troubled };
-                assert!(waits, "given up: {reason}");
+                let hangs = self.hangs || self.troubled;
+                assert!(if lack == Lack::Room { !self.cramped.is_empty() } else { hangs }, "{reason}");
                 self.starved = true;
             }
             Output::Sealed(_) => {}

@@ -49,6 +49,8 @@ pub(super) struct Pointer {
 pub(super) struct Oracle {
     pointers: BTreeMap<RequestId, Pointer>,
     began: BTreeMap<Key, u64>,
+    /// When those began that restarts gave up: they may come back.
+    given_up: BTreeMap<Key, u64>,
     /// Of these some node recorded COMPLETE.
     complete: BTreeSet<Key>,
     /// Changes of which all copies have gone bad: what they had overruled may be gone with them,
@@ -222,8 +224,11 @@ impl World {
             let newest = self.newest_begun();
             let waiting = self.nodes.iter().flat_map(|node| node.pointers.waiting.keys());
             for request in waiting {
-                if let Some(pointer) = self.pointers.pointers.get_mut(request) {
-                    pointer.wavered |= pointer.least != newest;
+                if let Some(pointer) = self.pointers.pointers.get_mut(request)
+                    && pointer.least != newest
+                {
+                    // It may be stored for either, also where it fails or is never answered.
+                    (pointer.wavered, pointer.most) = (true, Owner::Free);
                 }
             }
         }
@@ -383,7 +388,9 @@ impl World {
                 pointer.most = Owner::Free;
             }
         }
-        self.pointers.began.retain(|key, _| current.is_some_and(|current| *key <= current));
+        let Oracle { began, given_up, .. } = &mut self.pointers;
+        given_up.extend(began.extract_if(.., |key, _| current.is_none_or(|current| *key > current)));
+        began.extend(current.and_then(|current| given_up.remove_entry(&current)));
     }
 }
 

@@ -45,16 +45,17 @@ fn the_next_redundancy_file_has_the_pages_of_one_that_has_left() {
     assert_eq!(lead.verify(DatasetId(3)), [(Member(0), [None, None])]);
 }
 
-/// A program removes a dataset; nothing of another one's is touched.
+/// A program removes datasets: of the last one nothing stays.
 #[test]
 fn also_of_one_that_a_program_removes() {
     let bench = Bench::new();
     let mut lead = bench.serving(1);
-    seal(&bench, &mut lead, 1);
-    let (former, path) = (parity(&bench, 1), DatasetId(1));
-    bench.node.remove_dataset(path);
-    until("its pages", || kept(&bench) == Some(former));
-    assert!(!in_cache(&bench, "dataset.1").exists());
+    (1..=2).for_each(|id| seal(&bench, &mut lead, id));
+    let former = parity(&bench, 1);
+    bench.node.remove_dataset(DatasetId(1));
+    until("its pages", || kept(&bench) == Some(former) && !in_cache(&bench, "dataset.1").exists());
+    bench.node.remove_dataset(DatasetId(2));
+    until("no pages", || kept(&bench).is_none() && !in_cache(&bench, "dataset.2").exists());
 }
 
 #[test]
@@ -87,14 +88,16 @@ fn they_are_free_as_soon_as_room_may_be_short() {
     bench.node.look_at_room(Moment::Meanwhile);
     assert_eq!(kept(&bench), None);
     // What leaves now leaves to make room.
-    lead.send(Command::Evict(DatasetId(2)));
-    assert_eq!(lead.next(), Event::Evicted(DatasetId(2)));
-    assert_eq!(kept(&bench), None);
-    seal(&bench, &mut lead, 3);
-    seal(&bench, &mut lead, 4);
-    lead.send(Command::Evict(DatasetId(3)));
-    assert_eq!(lead.next(), Event::Evicted(DatasetId(3)));
-    assert!(kept(&bench).is_some());
+    (3..=4).for_each(|id| seal(&bench, &mut lead, id));
+    bench.node.cache.give_pages_back();
+    for (id, stays) in [(2, false), (3, true)] {
+        if stays {
+            seal(&bench, &mut lead, 5);
+        }
+        lead.send(Command::Evict(DatasetId(id)));
+        assert_eq!(lead.next(), Event::Evicted(DatasetId(id)));
+        assert_eq!(kept(&bench).is_some(), stays);
+    }
     bench.node.room_for_copies(DatasetId(4));
     assert_eq!(kept(&bench), None);
 }
