@@ -176,8 +176,9 @@ fn by_its_pages_alone_a_job_loses_a_node_is_halted_and_resumes() {
     let saved = fs::read_link(directory.join("scr.current")).expect("what the job has left");
     let reached = saved.to_str().and_then(|name| name.strip_prefix("ck_")).and_then(|step| step.parse().ok());
     let reached: u64 = reached.unwrap_or_else(|| panic!("{saved:?}: {}", slurm.account(NAME, &batch)));
-    // What it has printed last it may not have written out when it was ended.
-    assert!([shown, shown + 100].contains(&reached), "{reached}: {}", slurm.account(NAME, &batch));
+    // What it has printed last it may not have written out when it was ended: the C library keeps
+    // up to 4 KiB, which is less than three of its reports.
+    assert!((shown..=shown + 300).contains(&reached), "{reached}: {}", slurm.account(NAME, &batch));
 
     // Resumed: from where it was, to its end.
     assert!(halt("--list").must().contains("JOB_HALTED"));
