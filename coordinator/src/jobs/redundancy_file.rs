@@ -1,6 +1,7 @@
 //! A member's redundancy file, written or read once, with its CRC in the same pass.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub(super) struct RedundancyWriter {
     size: u64,
     /// So many bytes of another one were in it: what is zero has to be made so there.
     used: u64,
+    /// What this one has written last, without a gap.
+    own: Range<u64>,
 }
 
 impl RedundancyWriter {
@@ -44,7 +47,8 @@ impl RedundancyWriter {
             .metadata()
             .map_err(|source| JobError::Io { id, what: format!("stat {name}"), source })?
             .len();
-        let mut writer = Self { id, name, file, crc: SegmentCrcs::new([size]), header: 0, size, used };
+        let mut writer =
+            Self { id, name, file, crc: SegmentCrcs::new([size]), header: 0, size, used, own: 0..0 };
         writer.write(0, &header)?;
         writer.header = header.len() as u64;
         Ok(writer)
@@ -53,7 +57,7 @@ impl RedundancyWriter {
     /// Another one, for other bytes of the payload.
     pub(super) fn beside(&self) -> Self {
         let (name, file, crc) = (self.name.clone(), Arc::clone(&self.file), SegmentCrcs::new([self.size]));
-        Self { name, file, crc, ..*self }
+        Self { name, file, crc, own: self.own.clone(), ..*self }
     }
 
     /// Takes the CRC of what that one has written.
@@ -64,9 +68,18 @@ impl RedundancyWriter {
     /// Writes `bytes` at `at` of the payload. Those of a chunk come in order.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), JobError> {
         let first = self.header + at;
+        if first != self.own.end {
+            // Others may write what is before it at this moment.
+            self.own.start = first;
+        }
+        self.own.end = first + bytes.len() as u64;
         bytes.chunks(AT_HAND).zip((first..).step_by(AT_HAND)).try_for_each(|(bytes, at)| {
-            let write = if at < self.used { sparse::rewrite_at } else { sparse::write_at };
-            write(&self.file, bytes, at).map_err(|e| self.io(e))?;
+            let written = if at < self.used {
+                sparse::rewrite_at(&self.file, bytes, at, self.own.start)
+            } else {
+                sparse::write_at(&self.file, bytes, at)
+            };
+            written.map_err(|e| self.io(e))?;
             self.crc.add(0, at, bytes).map_err(|e| self.misfit(e))
         })
     }

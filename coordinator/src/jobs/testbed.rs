@@ -25,7 +25,7 @@ use scrfs::path::RelPath;
 pub(super) const ENCODE_THREADS: u32 = 3;
 
 /// Bytes of another redundancy file in those that even members get.
-const USED: usize = 70_000;
+const USED: usize = 20_000;
 
 /// A daemon's node-local directories: `tree` (files), `red` (redundancy files).
 #[derive(Clone)]

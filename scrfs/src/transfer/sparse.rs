@@ -24,12 +24,13 @@ pub fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
 }
 
 /// As [`write_at`], where bytes of something else may be: where pages are zero holes are made, also
-/// where some of a page was written just before. The file is open for reading too.
-pub fn rewrite_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+/// where some of a page was written before. The caller has written all from `own` to `offset`, and
+/// nobody else writes there. The file is open for reading too.
+pub fn rewrite_at(file: &File, bytes: &[u8], offset: u64, own: u64) -> io::Result<()> {
     let mut done = 0;
     let clear = |done: usize, to: usize| match to - done {
         0 => Ok(()),
-        len => make_hole(file, offset + done as u64, len),
+        len => make_hole(file, offset + done as u64, len, own),
     };
     for (start, data) in runs(bytes, offset) {
         clear(done, start)?;
@@ -40,13 +41,14 @@ pub fn rewrite_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
 }
 
 /// Zeros; a hole where the file system can make one, from the beginning of its first page if that
-/// is zero too.
-fn make_hole(file: &File, offset: u64, len: usize) -> io::Result<()> {
+/// is the caller's own, and zero.
+fn make_hole(file: &File, offset: u64, len: usize, own: u64) -> io::Result<()> {
     let mut page = [0; PAGE];
     let before = &mut page[..usize::try_from(offset % PAGE as u64).unwrap_or(0)];
     let first = offset - before.len() as u64;
     // Beyond the file's end they stay zero.
-    let from = if file.read_at(before, first).is_ok() && is_zero(before) { first } else { offset };
+    let clears = own <= first && file.read_at(before, first).is_ok() && is_zero(before);
+    let from = if clears { first } else { offset };
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match rustix::fs::fallocate(file, hole, from, offset - from + len as u64) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.write_all_at(&vec![0; len], offset),
@@ -170,6 +172,17 @@ mod tests {
         }
     }
 
+    /// They may be written at this moment by somebody else.
+    #[test]
+    fn bytes_of_others_are_not_cleared_with_their_page() {
+        for (own, blocks) in [(100, PAGE), (0, 0)] {
+            let file = tempfile::tempfile_in("/dev/shm").unwrap();
+            file.write_all_at(&[[0; 100].as_slice(), &[0xa5; PAGE - 100]].concat(), 0).unwrap();
+            rewrite_at(&file, &[0; PAGE - 100], 100, own).unwrap();
+            assert_eq!(file.metadata().unwrap().blocks() * 512, blocks as u64, "{own}");
+        }
+    }
+
     #[test]
     fn dense_data_is_written_in_one_piece() {
         let mut bytes = vec![0; 64 * PAGE];
@@ -194,7 +207,7 @@ mod tests {
             let mut file = tempfile::tempfile_in("/dev/shm").unwrap();
             file.write_all_at(&vec![0xa5; used], 0).unwrap();
             for (n, part) in bytes.chunks(piece).enumerate() {
-                rewrite_at(&file, part, (n * piece) as u64).unwrap();
+                rewrite_at(&file, part, (n * piece) as u64, 0).unwrap();
             }
             end(&file, bytes.len() as u64).unwrap();
             let mut read = Vec::new();
