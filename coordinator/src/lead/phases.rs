@@ -54,14 +54,17 @@ impl Running {
             self.loose.dropped =
                 undecided.map(|(&(epoch, id), name)| (Age { epoch, id }, name.clone())).collect();
         }
-        self.loose.held = settle.held.iter().map(|(&id, held)| Age { epoch: held.epoch, id }).collect();
+        let older = settle.older.iter().map(|(id, held)| (id, held));
+        self.loose.held =
+            settle.held.iter().chain(older).map(|(&id, held)| Age { epoch: held.epoch, id }).collect();
         if restart {
             let contents = match &self.survey {
                 Survey::Known(contents) => Some(contents.clone()),
                 _ => None,
             };
             self.loose.tell_bound(&mut self.cluster);
-            let recover = Recover::begin(&mut self.cluster, settle.held, contents);
+            let held = settle.held.into_iter().chain(settle.older).collect();
+            let recover = Recover::begin(&mut self.cluster, held, contents);
             self.phase = Phase::Recovering(Box::new(recover));
         } else {
             let (advised, removed) = (settle.advised(), settle.removed());

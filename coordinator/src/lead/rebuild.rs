@@ -344,15 +344,23 @@ impl Rebuild {
         Some(self.evict(cluster, places))
     }
 
-    /// What belongs to another layout goes before a member is rebuilt there.
+    /// Others under its id have made room for it, or do so now.
+    pub(super) fn has_evicted_strangers(&self) -> bool {
+        self.held.strangers.is_empty()
+    }
+
+    /// What belongs to another layout goes before a member is rebuilt there, and so do others under
+    /// its id.
     fn evict(&mut self, cluster: &mut Cluster, places: Places) -> Recovered {
-        if self.other_layout.is_empty() {
+        let strangers = std::mem::take(&mut self.held.strangers);
+        let leaving: BTreeSet<NodeRank> = self.other_layout.iter().copied().chain(strangers).collect();
+        if leaving.is_empty() {
             return self.rebuild(cluster, places);
         }
-        for &node in &self.other_layout {
+        for &node in &leaving {
             cluster.send(node, Command::Evict(self.id));
         }
-        self.step = Step::Evicting(Answers::of(self.other_layout.iter().copied()), places);
+        self.step = Step::Evicting(Answers::of(leaving), places);
         Recovered::Running
     }
 

@@ -4,7 +4,7 @@
 
 mod candidate;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use scrfs::control::loose::Age;
 use scrfs::control::{Command, Event, Reason};
@@ -90,7 +90,7 @@ impl Recover {
     /// `prefix`: what it has, if that is known.
     pub(super) fn begin(
         cluster: &mut Cluster,
-        held: BTreeMap<DatasetId, Held>,
+        held: Vec<(DatasetId, Held)>,
         prefix: Option<Contents>,
     ) -> Self {
         let is_known = prefix.is_some();
@@ -148,6 +148,10 @@ impl Recover {
     /// Takes the next candidate, or presents.
     fn next(&mut self, cluster: &mut Cluster) {
         while let Some(candidate) = self.candidates.pop_front() {
+            // What is presented under its id has made room for itself.
+            if self.chosen.iter().any(|chosen| chosen.catalog.id == candidate.id) {
+                continue;
+            }
             // Of two datasets of one name only the newer can be at that path.
             let taken = |held: &Held| self.chosen.iter().any(|chosen| chosen.catalog.name == held.name);
             if candidate.held.as_ref().is_some_and(taken) {
@@ -323,14 +327,19 @@ impl Recover {
         self.why.no_room.get_or_insert_with(|| format!("{what} needs more room: {reason}{kept}"));
     }
 
-    /// Older datasets under the id of one that is fetched are no candidates once they make room for
-    /// it. Before that the fetch may fail, and leave them where they are.
+    /// Older datasets under the id of one that is brought are no candidates once they make room for
+    /// it. Before that it may turn out that it cannot be had, and they stay where they are.
     fn forget_evicted(&mut self) {
-        let Step::FromPrefix(fetched, refetch) = &self.step else { return };
-        if !refetch.evicts() {
-            return;
+        let brought = match &mut self.step {
+            Step::FromPrefix(candidate, refetch) if refetch.evicts() => candidate,
+            Step::FromCache(candidate, rebuild) if rebuild.has_evicted_strangers() => candidate,
+            _ => return,
+        };
+        let id = brought.id;
+        if let Some(held) = &mut brought.held {
+            held.strangers.clear();
         }
-        for other in self.candidates.iter_mut().filter(|other| other.id == fetched.id) {
+        for other in self.candidates.iter_mut().filter(|other| other.id == id) {
             other.held = None;
         }
         self.candidates.retain(|other| other.held.is_some() || other.stored.is_some());
@@ -356,6 +365,7 @@ impl Recover {
                 if self.chosen.is_empty() {
                     self.stored = stored;
                 }
+                self.replaced.retain(|id| *id != catalog.id);
                 self.chosen.push(Chosen { catalog, flushed, marked, absent });
                 self.next(cluster);
             }
@@ -572,14 +582,14 @@ fn current<'a>(mut stored: impl Iterator<Item = &'a StoredDataset>) -> Option<(E
 /// of these is put aside.
 fn not_before(
     cluster: &mut Cluster,
-    held: BTreeMap<DatasetId, Held>,
+    held: Vec<(DatasetId, Held)>,
     stored: Vec<StoredDataset>,
-) -> (BTreeMap<DatasetId, Held>, Vec<StoredDataset>) {
+) -> (Vec<(DatasetId, Held)>, Vec<StoredDataset>) {
     let floor = Epoch(cluster.settings.restart.not_before);
     if floor > Epoch(0) {
         cluster.note("earlier datasets are left alone: the job was started afresh (--fresh)".to_owned());
     }
-    let (old, held): (BTreeMap<_, _>, _) = held.into_iter().partition(|(_, held)| held.epoch < floor);
+    let (old, held): (Vec<_>, _) = held.into_iter().partition(|(_, held)| held.epoch < floor);
     for (id, held) in old {
         aside(cluster, id, &held);
     }
@@ -590,8 +600,10 @@ fn not_before(
 /// never recorded: there it would keep the next dataset of its name from being sealed.
 fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
     cluster.datasets.put_aside(id);
-    let complete: BTreeSet<NodeRank> = held.complete().map(|(node, _)| node).collect();
-    for node in cluster.nodes().filter(|node| !complete.contains(node)) {
+    // Others under its id are given up in their turn.
+    let keep: BTreeSet<NodeRank> =
+        held.complete().map(|(node, _)| node).chain(held.strangers.iter().copied()).collect();
+    for node in cluster.nodes().filter(|node| !keep.contains(node)) {
         let reason = "the job does not go on from its dataset".into();
         cluster.send(node, Command::Drop { id, reason });
     }
@@ -748,7 +760,7 @@ mod tests {
             let mut settings = Settings { fetch, ..settings() };
             settings.restart.not_before = not_before;
             let mut cluster = Cluster::new(Epoch(9), vec!["a".to_owned()], settings, 0);
-            let mut recover = Recover::begin(&mut cluster, BTreeMap::new(), contents);
+            let mut recover = Recover::begin(&mut cluster, Vec::new(), contents);
             given_up(&mut cluster, &mut recover).is_some_and(|why| why.contains("is not known"))
         };
         assert!(is_given_up(None, 0, true));
@@ -774,7 +786,7 @@ mod tests {
             };
             let datasets = vec![newer.clone(), StoredDataset { usable: false, ..older }];
             let contents = Contents { datasets, ..Contents::default() };
-            let mut recover = Recover::begin(&mut cluster, BTreeMap::new(), Some(contents));
+            let mut recover = Recover::begin(&mut cluster, Vec::new(), Some(contents));
             for one in tries {
                 if let Some((records, corrupt)) = one {
                     recover.stored(&mut cluster, &newer, records.as_ref().cloned());

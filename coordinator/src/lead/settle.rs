@@ -48,6 +48,8 @@ pub(super) struct Settle {
     inventories: BTreeMap<NodeRank, Inventory>,
     /// By id; complete ones only.
     pub(super) held: BTreeMap<DatasetId, Held>,
+    /// A restart: older ones under the ids of these. They make room when the newer is rebuilt.
+    pub(super) older: Vec<(DatasetId, Held)>,
     /// Seals that come to nothing.
     pub(super) undecided: BTreeMap<(Epoch, DatasetId), Vec<u8>>,
     catalogs: BTreeMap<DatasetId, Arc<Catalog>>,
@@ -66,6 +68,7 @@ impl Settle {
             removed_in_part: BTreeSet::new(),
             inventories: BTreeMap::new(),
             held: BTreeMap::new(),
+            older: Vec::new(),
             undecided: BTreeMap::new(),
             catalogs: BTreeMap::new(),
             leaving: BTreeSet::new(),
@@ -187,10 +190,11 @@ impl Settle {
                 (held.epoch, *id) <= (removed.epoch, removed.id) && last <= Some(removed.during)
             })
         };
-        let removed: Vec<_> = self.held.extract_if(.., is_removed).collect();
+        let mut removed: Vec<_> = self.held.extract_if(.., is_removed).collect();
+        removed.extend(self.older.extract_if(.., |(id, held)| is_removed(id, held)));
         for (id, held) in removed {
-            let nodes: Vec<NodeRank> =
-                held.complete().map(|(node, _)| node).chain(held.strangers.iter().copied()).collect();
+            // What has its id and another name was not removed.
+            let nodes: Vec<NodeRank> = held.complete().map(|(node, _)| node).collect();
             cluster.warn(format!(
                 "dataset {id} ({}) is removed: a program removed it while {} nodes that have it were away",
                 String::from_utf8_lossy(&held.name),
@@ -219,7 +223,8 @@ impl Settle {
             let named = self.held.iter().filter(|(_, held)| held.name == name);
             let newest = named.map(|(&id, held)| (held.epoch, id)).max();
             let former = |id: DatasetId, held: &Held| held.name == name && Some((held.epoch, id)) < newest;
-            let gone: Vec<_> = self.held.extract_if(.., |id, held| former(*id, held)).collect();
+            let mut gone: Vec<_> = self.held.extract_if(.., |id, held| former(*id, held)).collect();
+            gone.extend(self.older.extract_if(.., |(id, held)| former(*id, held)));
             for (id, held) in gone {
                 self.evict(cluster, id, held.complete().map(|(node, _)| node).collect());
             }
@@ -228,19 +233,21 @@ impl Settle {
 
     /// Sorts datasets into complete ones and seals that nobody has recorded; drops these.
     fn drop_undecided(&mut self, cluster: &mut Cluster) {
-        self.held = complete(&self.inventories);
+        (self.held, self.older) = complete(&self.inventories);
         self.evict_removed(cluster);
-        let strangers = self.held.iter().map(|(&id, held)| (id, held.strangers.clone()));
-        let strangers: Vec<_> = strangers.filter(|(_, nodes)| !nodes.is_empty()).collect();
-        for (id, nodes) in strangers {
-            self.evict(cluster, id, nodes);
+        // A restart does not know yet whether the newer one is whole.
+        if self.start == Start::Attach {
+            for (id, held) in std::mem::take(&mut self.older) {
+                self.evict(cluster, id, held.complete().map(|(node, _)| node).collect());
+            }
         }
         self.evict_former(cluster);
         let mut drops: BTreeMap<DatasetId, BTreeSet<NodeRank>> = BTreeMap::new();
         for (&node, inventory) in &self.inventories {
             for dataset in inventory.datasets.iter().filter(|dataset| dataset.state != HeldState::Complete) {
-                let complete = self.held.get(&dataset.id);
-                if complete.is_none_or(|held| held.epoch != dataset.epoch) {
+                let is_it = |id: DatasetId, held: &Held| (id, held.epoch) == (dataset.id, dataset.epoch);
+                let newest = self.held.get(&dataset.id).is_some_and(|held| is_it(dataset.id, held));
+                if !newest && !self.older.iter().any(|(id, held)| is_it(*id, held)) {
                     drops.entry(dataset.id).or_default().insert(node);
                     self.undecided.insert((dataset.epoch, dataset.id), dataset.name.clone());
                 }
@@ -444,35 +451,181 @@ fn ask_catalog(cluster: &mut Cluster, id: DatasetId, nodes: &mut Vec<NodeRank>) 
     true
 }
 
-/// Datasets of which some node recorded COMPLETE. Of two under one id the newer epoch's stands.
-fn complete(inventories: &BTreeMap<NodeRank, Inventory>) -> BTreeMap<DatasetId, Held> {
-    let mut all: BTreeMap<DatasetId, Held> = BTreeMap::new();
+/// Datasets of which some node recorded COMPLETE: of each id that of the newest epoch, and apart
+/// those of older ones.
+fn complete(
+    inventories: &BTreeMap<NodeRank, Inventory>,
+) -> (BTreeMap<DatasetId, Held>, Vec<(DatasetId, Held)>) {
+    let mut all: BTreeMap<DatasetId, BTreeMap<Epoch, Held>> = BTreeMap::new();
     let datasets = || {
         inventories.iter().flat_map(|(node, inventory)| inventory.datasets.iter().map(move |d| (*node, d)))
     };
     for (_, dataset) in datasets().filter(|(_, dataset)| dataset.state == HeldState::Complete) {
         let (epoch, name) = (dataset.epoch, dataset.name.clone());
-        if all.get(&dataset.id).is_none_or(|held| held.epoch < epoch) {
-            all.insert(dataset.id, Held { epoch, name, nodes: BTreeMap::new(), strangers: Vec::new() });
-        }
+        let new = || Held { epoch, name, nodes: BTreeMap::new(), strangers: Vec::new() };
+        all.entry(dataset.id).or_default().entry(epoch).or_insert_with(new);
     }
     for (node, dataset) in datasets() {
-        let Some(held) = all.get_mut(&dataset.id) else { continue };
-        if held.epoch == dataset.epoch {
-            let holding = Holding {
-                revision: dataset.revision,
-                state: dataset.state,
-                members: dataset.members.iter().map(|member| member.0).collect(),
-                encoded: dataset.encoded.iter().copied().collect(),
-                paths: dataset.paths.clone(),
-                flushed: dataset.flushed,
-                listed: dataset.listed,
-                failed: dataset.failed,
-            };
-            held.nodes.insert(node, holding);
-        } else if dataset.state == HeldState::Complete {
-            held.strangers.push(node);
+        let Some(of_id) = all.get_mut(&dataset.id) else { continue };
+        let is_one_of_them = of_id.contains_key(&dataset.epoch);
+        for held in of_id.values_mut() {
+            if held.epoch == dataset.epoch {
+                let holding = Holding {
+                    revision: dataset.revision,
+                    state: dataset.state,
+                    members: dataset.members.iter().map(|member| member.0).collect(),
+                    encoded: dataset.encoded.iter().copied().collect(),
+                    paths: dataset.paths.clone(),
+                    flushed: dataset.flushed,
+                    listed: dataset.listed,
+                    failed: dataset.failed,
+                };
+                held.nodes.insert(node, holding);
+            } else if is_one_of_them {
+                held.strangers.push(node);
+            }
         }
     }
-    all
+    let (mut newest, mut older) = (BTreeMap::new(), Vec::new());
+    for (id, mut of_id) in all {
+        newest.extend(of_id.pop_last().map(|(_, held)| (id, held)));
+        older.extend(of_id.into_values().map(|held| (id, held)));
+    }
+    (newest, older)
+}
+
+#[cfg(test)]
+mod tests {
+    use scrfs::control::{Event, HeldDataset};
+    use scrfs::dataset::MemberPlace;
+    use scrfs::ids::Member;
+
+    use super::super::flush::tests::catalog;
+    use super::super::recover::Recover;
+    use super::*;
+    use crate::lead::Output;
+    use crate::settings::tests::settings;
+
+    const ID: DatasetId = DatasetId(5);
+
+    /// Sealed in an epoch by some nodes, of which one has it, with member 0 alone.
+    fn sealed(epoch: u64, state: HeldState) -> HeldDataset {
+        HeldDataset {
+            id: ID,
+            epoch: Epoch(epoch),
+            revision: 0,
+            name: format!("of epoch {epoch}").into_bytes(),
+            state,
+            members: vec![Member(0)],
+            encoded: Vec::new(),
+            paths: Vec::new(),
+            flushed: false,
+            listed: false,
+            failed: false,
+        }
+    }
+
+    fn inventory(dataset: HeldDataset) -> Inventory {
+        let served = dataset.epoch;
+        Inventory {
+            epoch: served,
+            served,
+            highest_id: 0,
+            directories: Vec::new(),
+            unfinished: Vec::new(),
+            datasets: vec![dataset],
+            removed: Vec::new(),
+            advice: None,
+        }
+    }
+
+    /// Nodes that were told to read the dataset's catalog, to evict it, and to drop it; and the
+    /// epoch of that which all record.
+    fn told(cluster: &mut Cluster, committed: &mut Option<Epoch>) -> [Vec<u32>; 3] {
+        let mut told = [const { Vec::new() }; 3];
+        for output in cluster.take_outputs() {
+            let Output::Command(nodes, command) = output else { continue };
+            let at = match command {
+                Command::ReadCatalog(ID) => 0,
+                Command::Evict(ID) => 1,
+                Command::Drop { id: ID, .. } => 2,
+                Command::Commit(catalog) => {
+                    *committed = Some(catalog.epoch);
+                    continue;
+                }
+                _ => continue,
+            };
+            told[at].extend(nodes.iter().map(|node| node.0));
+        }
+        told
+    }
+
+    /// Node a has the older dataset and node c has voted for it; node b has a part of a newer one
+    /// under its id, which has `members`.
+    fn settled(start: Start) -> (Cluster, Settle) {
+        let hosts = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let mut settings = settings();
+        settings.restart.lazy = true;
+        let mut cluster = Cluster::new(Epoch(11), hosts, settings, 0);
+        let mut settle = Settle::begin(&mut cluster, start);
+        let of_nodes = [(2, HeldState::Complete), (9, HeldState::Complete), (2, HeldState::Recorded)];
+        for (node, (epoch, state)) in (0..).zip(of_nodes) {
+            settle.inventory(&mut cluster, NodeRank(node), inventory(sealed(epoch, state)));
+        }
+        (cluster, settle)
+    }
+
+    /// Restarts, where the newer dataset has so many members: what nodes are told then, and the
+    /// epoch of that which is recorded by all.
+    fn restarted(members: usize) -> (Vec<[Vec<u32>; 3]>, Option<Epoch>) {
+        let (mut cluster, settle) = settled(Start::Restart);
+        let mut committed = None;
+        let mut all = vec![told(&mut cluster, &mut committed)];
+        let held = settle.held.into_iter().chain(settle.older).collect();
+        let mut recover = Recover::begin(&mut cluster, held, None);
+        let place = || MemberPlace { host: "b".to_owned(), files: 1, bytes: 1, taken: None };
+        let of = |epoch, members| {
+            let mut catalog = Catalog { epoch: Epoch(epoch), ..catalog(ID.0) };
+            catalog.layout.members = (0..members).map(|_| place()).collect();
+            catalog.layout.sets = (0..members).map(|at| vec![Member(u32::try_from(at).unwrap())]).collect();
+            catalog
+        };
+        for (node, catalog) in [(1, of(9, members)), (0, of(2, 1))] {
+            all.push(told(&mut cluster, &mut committed));
+            let catalog = Some(Arc::new(catalog));
+            recover.event(&mut cluster, NodeRank(node), Event::Catalog { id: ID, catalog });
+            all.push(told(&mut cluster, &mut committed));
+            for node in 0..3 {
+                recover.event(&mut cluster, NodeRank(node), Event::Evicted(ID));
+            }
+        }
+        told(&mut cluster, &mut committed);
+        (all, committed)
+    }
+
+    /// Both branches have come back: the older dataset leaves once the newer one can be had.
+    #[test]
+    fn the_older_of_two_under_one_id_stays_until_the_newer_is_rebuilt() {
+        let none = || [vec![], vec![], vec![]];
+        let (told_of_whole, found) = restarted(1);
+        assert_eq!(
+            told_of_whole,
+            [none(), [vec![1], vec![], vec![]], [vec![], vec![0, 2], vec![]], none(), none()]
+        );
+        assert_eq!(found, Some(Epoch(9)));
+        // The newer one lacks a member: nothing of the older one goes for it.
+        let (told_of_part, found) = restarted(2);
+        let reads = |node, drops| [vec![node], vec![], drops];
+        assert_eq!(told_of_part[..3], [none(), reads(1, vec![]), reads(0, vec![])]);
+        assert_eq!(told_of_part[4], [vec![], vec![1], vec![]]);
+        assert_eq!(found, Some(Epoch(2)));
+    }
+
+    /// Programs go on with the newer one.
+    #[test]
+    fn coordinators_that_attach_let_the_older_of_two_under_one_id_go() {
+        let (mut cluster, settle) = settled(Start::Attach);
+        assert_eq!(told(&mut cluster, &mut None)[1..], [vec![0], vec![2]]);
+        assert!(settle.held.len() == 1 && settle.older.is_empty());
+    }
 }

@@ -109,9 +109,14 @@ pub(crate) fn in_caches(nodes: &[Daemon], key: Key) -> bool {
     if failed(nodes, key) {
         return false;
     }
-    // Ids were given twice when all that knew of the first was away: the newer epoch's stands.
-    let newer = |dataset: &Dataset| dataset.epoch > key.0 && dataset.state == HeldState::Complete;
-    if nodes.iter().filter_map(|node| node.datasets.get(&key.1)).any(newer) {
+    // Ids were given twice when all that knew of the first was away: the newer one stands, where
+    // the caches give it.
+    let newer = |dataset: &&Dataset| dataset.epoch > key.0 && dataset.state == HeldState::Complete;
+    let mut newer = nodes.iter().filter_map(|node| node.datasets.get(&key.1)).filter(newer);
+    if newer.any(|dataset| {
+        let newer = (dataset.epoch, key.1);
+        !removed(nodes, newer) && in_caches(nodes, newer)
+    }) {
         return false;
     }
     let (whole, readable) = members(nodes, key);

@@ -60,7 +60,7 @@ impl Chosen {
 }
 
 /// Joins what caches and prefix have, newest (epoch, id) first.
-pub(super) fn candidates(held: BTreeMap<DatasetId, Held>, stored: Vec<StoredDataset>) -> VecDeque<Candidate> {
+pub(super) fn candidates(held: Vec<(DatasetId, Held)>, stored: Vec<StoredDataset>) -> VecDeque<Candidate> {
     let mut all: BTreeMap<(Epoch, DatasetId), Candidate> = BTreeMap::new();
     for (id, held) in held {
         all.insert((held.epoch, id), Candidate { id, held: Some(held), stored: None });

@@ -30,7 +30,10 @@ impl World {
             if self.nodes.iter().all(|node| node.host != back.host) {
                 self.say(|| format!("=== {} comes back", back.host));
                 self.comes_back(&back);
+                let gave = promise.filter(|key| self.can_give(*key));
                 self.nodes.push(back);
+                let stays = gave.is_none_or(|key| self.can_give(key) || self.gives_newer(key));
+                assert!(stays, "{gave:?} is gone with a node that comes back, and nothing newer is there");
             }
         }
         self.hold(promise);
@@ -138,6 +141,11 @@ impl World {
         let origin = self.next_host + 1000;
         self.next_host += 1;
         Daemon::new(host, origin)
+    }
+
+    /// A restart finds a newer one.
+    fn gives_newer(&self, key: Key) -> bool {
+        observer::found(&self.nodes, &self.prefix, &self.settings).any(|newer| newer > key)
     }
 
     pub(super) fn can_give(&self, key: Key) -> bool {
