@@ -30,6 +30,8 @@ use crate::{points, ready};
 
 /// How often the lead is told the time when nothing else is told.
 const TICK: Duration = Duration::from_millis(100);
+/// The next dataset may come soon, and fresh memory costs as much as the copying of a tenth of it.
+const BUFFERS_KEPT: Duration = Duration::from_mins(1);
 /// Who has lost its daemon is told by the lead within this time how it goes on.
 const REOPEN_LIMIT: Duration = Duration::from_secs(10);
 /// What was begun in the prefix ends within this time where the epoch is opened anew.
@@ -311,7 +313,7 @@ impl<T: Transport> Coordinator<T> {
             return Ok(());
         }
         let busy = self.jobs.busy() || self.peers.is_busy();
-        if !busy {
+        if !busy && now - self.worked >= BUFFERS_KEPT {
             self.peers.buffers().clear();
         }
         let pause = pause(busy, now - self.worked, self.trust.holds());

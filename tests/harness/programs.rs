@@ -8,7 +8,10 @@ use std::sync::Mutex;
 use crate::cluster::{bin_dir, workspace};
 use crate::place::BIN;
 
-/// Path inside a cluster of `tests/programs/NAME.c` (or `.f90`), compiled; some share `ranks.h`.
+/// Headers that the programs share.
+const HEADERS: [&str; 2] = ["ranks.h", "plain.h"];
+
+/// Path inside a cluster of `tests/programs/NAME.c` (or `.f90`), compiled.
 ///
 /// # Panics
 /// When it does not compile.
@@ -23,7 +26,8 @@ pub fn program(name: &str) -> String {
         let time = |p: &PathBuf| p.metadata().and_then(|m| m.modified()).ok();
         time(a).zip(time(b)).is_some_and(|(a, b)| a >= b)
     };
-    if !newer(&built, &source) || !newer(&built, &source.with_file_name("ranks.h")) {
+    let headers = HEADERS.map(|header| source.with_file_name(header));
+    if ![&source].into_iter().chain(&headers).all(|from| newer(&built, from)) {
         std::fs::create_dir_all(bin_dir().join("programs")).expect("the build directory can be written");
         // Other test processes may compile it too: each its own file, then one rename.
         let fresh = built.with_extension(std::process::id().to_string());

@@ -14,6 +14,7 @@
 mod backing;
 mod commit;
 mod data;
+mod meanwhile;
 mod memory;
 mod mount;
 mod pairs;
@@ -104,6 +105,9 @@ fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
     let mut rows = if arguments.wants(spin::NAME) { spin::rows(arguments)? } else { Vec::new() };
     rows.extend(protect::rows(arguments)?);
     rows.extend(quiet::rows(arguments)?);
+    if arguments.wants(meanwhile::NAME) {
+        rows.extend(meanwhile::rows(arguments)?);
+    }
     if arguments.wants(commit::NAME) {
         rows.extend(commit::rows()?);
     }
@@ -114,7 +118,15 @@ fn measure(arguments: &Arguments) -> io::Result<Vec<Row>> {
         rows.extend(relaunch::rows(arguments)?);
     }
     // The others' names have nothing of these.
-    let named = [spin::NAME, protect::NAME, quiet::NAME, commit::NAME, rebuild::NAME, relaunch::NAME];
+    let named = [
+        spin::NAME,
+        protect::NAME,
+        quiet::NAME,
+        meanwhile::NAME,
+        commit::NAME,
+        rebuild::NAME,
+        relaunch::NAME,
+    ];
     let none = named.contains(&arguments.only.as_str());
     let others: &[Kind] = if none { &[] } else { &[Kind::Tmpfs, Kind::Ext4] };
     for &kind in others {

@@ -22,6 +22,9 @@ pub(crate) enum Measure {
     Protect(Medium, Extent, Scheme),
     /// The same, to a program that protects as much and does nothing else.
     ProtectToPlain(Medium, Extent, Scheme),
+    /// The longest wait for what begins the next checkpoint, while one of 4 nodes of 256 MiB is
+    /// encoded.
+    Meanwhile(Next),
     /// What of 4 nodes of 256 MiB is lost, and the scheme gives back.
     Rebuild(Scheme),
     /// From `scrfs-run` to the first byte that some rank reads, and to the last of all ranks.
@@ -103,6 +106,16 @@ impl Scheme {
     }
 }
 
+/// What a program does for its next checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Next {
+    /// `waits`: a marker waits for the encoding; else that is in the background.
+    Directory {
+        waits: bool,
+    },
+    Marker,
+}
+
 /// How many ranks spin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ranks {
@@ -128,6 +141,13 @@ impl Measure {
                 "open of 1 MiB elsewhere, ranks that spin: one a core"
             }
             Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
+            Self::Meanwhile(Next::Directory { waits: true }) => {
+                "mkdir while a marker waits for 4 nodes of 256 MiB, XOR: the longest, ms"
+            }
+            Self::Meanwhile(Next::Directory { waits: false }) => {
+                "mkdir while these are encoded in the background: the longest, ms"
+            }
+            Self::Meanwhile(Next::Marker) => "the marker of another dataset meanwhile: the longest, ms",
             Self::Rebuild(scheme) => {
                 let lost = if scheme == Scheme::Rs2 { "2 nodes of 4 are" } else { "a node of 4 is" };
                 return format!("{lost} lost, 256 MiB each, {}: rebuilt", scheme.name()).into();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use scrfs::ids::{DatasetId, Member};
+use scrfs::priority::threads::be_patient;
 use scrfs::redundancy::geometry::Strip;
 use scrfs::redundancy::kernel::{add_multiple, multiply_by};
 use scrfs::redundancy::payload::Payloads;
@@ -243,6 +244,10 @@ pub(super) fn begin<'scope, T: Send + 'scope>(
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>, JobError> {
     fault("job.thread")?;
+    let work = || {
+        be_patient();
+        work()
+    };
     Builder::new().spawn_scoped(scope, work).map_err(JobError::Thread)
 }
 

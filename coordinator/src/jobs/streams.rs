@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use scrfs::control::Reason;
 use scrfs::ids::NodeRank;
 use scrfs::lock::{Condvar, Mutex};
+use scrfs::priority::threads::give_way;
 
 use super::block::{Address, Block, Outgoing, Stream};
 use super::error::JobError;
@@ -169,6 +170,7 @@ impl Peers {
         })?;
         let address = Address { job: self.exchange.job, stream };
         (self.exchange.emit)(Outgoing::Block { node, address, bytes: block.into() });
+        give_way();
         Ok(())
     }
 
@@ -182,6 +184,7 @@ impl Peers {
             return Err(JobError::Protocol { from, what });
         }
         (self.exchange.emit)(Outgoing::Credit { node, job: self.exchange.job, stream });
+        give_way();
         Ok(block)
     }
 

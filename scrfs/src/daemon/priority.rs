@@ -7,7 +7,7 @@ use crate::control::{Command, DataRequest};
 use crate::ids::DatasetId;
 use crate::lock::Mutex;
 use crate::priority::budget::Budget;
-use crate::priority::threads::Threads;
+use crate::priority::threads::{Reach, Threads};
 use crate::priority::{LINGER, Wait, due};
 use crate::status::PriorityStatus;
 
@@ -29,7 +29,7 @@ struct Inner {
     budget: Option<Budget>,
     /// The last order of the lead, or a program's request, that somebody waits for.
     ordered: Option<Instant>,
-    raised: bool,
+    raised: Option<Reach>,
     /// How it is done, or why it cannot be.
     how: String,
     able: bool,
@@ -40,12 +40,12 @@ struct Inner {
 }
 
 impl Inner {
-    fn raise(&mut self) {
-        let own = self.own.as_mut().map(Threads::raise);
-        let coordinator = self.coordinator.as_mut().map(Threads::raise);
+    fn raise(&mut self, reach: Reach) {
+        let own = self.own.as_mut().map(|threads| threads.raise(reach));
+        let coordinator = self.coordinator.as_mut().map(|threads| threads.raise(reach));
         match own.into_iter().chain(coordinator).collect::<Result<Vec<_>, _>>() {
             Ok(means) => {
-                self.raised = true;
+                self.raised = Some(reach);
                 if let Some(means) = means.last() {
                     means.word().clone_into(&mut self.how);
                 }
@@ -94,14 +94,14 @@ impl Inner {
     }
 
     fn give_back(&mut self, now: Instant) {
-        if self.raised {
+        if self.raised.is_some() {
             self.take_stock(now);
         }
         self.step_back();
     }
 
     fn step_back(&mut self) {
-        self.raised = false;
+        self.raised = None;
         self.own.iter_mut().chain(&mut self.coordinator).for_each(Threads::give_back);
     }
 }
@@ -143,37 +143,39 @@ impl Priority {
 
     /// Somebody waits for what comes next; true when that is news, and what is raised has to be
     /// given back some time.
-    fn hurry(&self, now: Instant) -> bool {
+    fn hurry(&self, now: Instant, reach: Reach) -> bool {
         let mut inner = self.0.lock();
         if !inner.able {
             return false;
         }
         inner.ordered = Some(now);
-        if inner.raised || !inner.budget(now).may(now) {
+        let before = inner.raised;
+        if before >= Some(reach) || before.is_none() && !inner.budget(now).may(now) {
             return false;
         }
-        inner.raise();
-        inner.raised
+        inner.raise(reach);
+        before.is_none() && inner.raised.is_some()
     }
 
     /// Threads have come that are to be raised with the others.
     pub(super) fn joined(&self) {
         let mut inner = self.0.lock();
-        if inner.raised {
-            inner.raise();
+        if let Some(reach) = inner.raised {
+            inner.raise(reach);
         }
     }
 
     fn ordered(&self) -> Option<Instant> {
         let inner = self.0.lock();
-        inner.raised.then_some(inner.ordered).flatten()
+        inner.raised.and(inner.ordered)
     }
 
     /// For status; `wait` is what waits, if anything does.
     fn status(&self, wait: Option<Wait>) -> PriorityStatus {
         let inner = self.0.lock();
-        let why = wait.filter(|_| inner.raised).map_or_else(String::new, |wait| wait.word().to_owned());
-        PriorityStatus { raised: inner.raised, why, how: inner.how.clone() }
+        let raised = inner.raised.is_some();
+        let why = wait.filter(|_| raised).map_or_else(String::new, |wait| wait.word().to_owned());
+        PriorityStatus { raised, why, how: inner.how.clone() }
     }
 }
 
@@ -181,7 +183,12 @@ impl Node {
     /// A program waits for what comes next, here or elsewhere. Not to be called with the state's
     /// lock held: it makes some system calls for each thread, once until it is given back.
     pub(super) fn hurry(&self) {
-        if self.priority.hurry(Instant::now()) {
+        let encodes = seal_waited_for(&self.state.lock(), None);
+        self.raise(if encodes { Reach::All } else { Reach::Answers });
+    }
+
+    fn raise(&self, reach: Reach) {
+        if self.priority.hurry(Instant::now(), reach) {
             // The watching thread gives it back.
             self.wake.notify_all();
         }
@@ -205,7 +212,7 @@ impl Node {
     pub(super) fn attend(&self, request: &DataRequest) {
         let waited = is_asked_for(request, &self.state.lock());
         if waited {
-            self.hurry();
+            self.raise(Reach::All);
         }
         self.priority.joined();
     }
@@ -221,7 +228,7 @@ impl Node {
         } else {
             inner.give_back(now);
         }
-        let (raised, news) = (inner.raised, inner.news.is_some());
+        let (raised, news) = (inner.raised.is_some(), inner.news.is_some());
         drop(inner);
         if news {
             let me = self.me.clone();

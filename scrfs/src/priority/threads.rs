@@ -1,9 +1,10 @@
 //! Sets the scheduling of a process's threads, and sets it back.
 //!
-//! A thread that is nice does background work and is left as it is. The others get `SCHED_RR` at
-//! its lowest priority, which goes before every time slice whatever session or control group the
-//! program is in; where the kernel refuses that, nice -20 and the shortest time slice. Threads and
-//! processes that they start begin as usual (reset on fork).
+//! A thread that is nice does background work and is left as it is, and so is one that works long
+//! while nobody waits for that. The others get `SCHED_RR` at its lowest priority, which goes before
+//! every time slice whatever session or control group the program is in; where the kernel refuses
+//! that, nice -20 and the shortest time slice. Threads and processes that they start begin as usual
+//! (reset on fork).
 #![expect(unsafe_code, reason = "sched_setattr and sched_getattr have no safe wrapper")]
 
 use std::collections::BTreeMap;
@@ -49,6 +50,15 @@ impl Means {
     }
 }
 
+/// Which threads of a process are preferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// Those that answer: nobody waits for work that takes long.
+    Answers,
+    /// Also those that work long.
+    All,
+}
+
 /// As the kernel takes it (`struct sched_attr`, version 0).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,8 +87,13 @@ impl Attributes {
         }
     }
 
+    /// [`be_patient`] was called there.
+    fn works_long(self) -> bool {
+        self.policy == libc::SCHED_BATCH.unsigned_abs()
+    }
+
     fn is_usual(self) -> bool {
-        self.policy == libc::SCHED_OTHER.unsigned_abs() && self.nice <= 0
+        (self.policy == libc::SCHED_OTHER.unsigned_abs() || self.works_long()) && self.nice <= 0
     }
 
     /// Raised by a daemon, also where code in the thread has changed since what it may change: how
@@ -229,7 +244,7 @@ impl Threads {
 
     /// Prefers all threads that are not background ones, also those that have come since the last
     /// time.
-    pub fn raise(&mut self) -> io::Result<Means> {
+    pub fn raise(&mut self, reach: Reach) -> io::Result<Means> {
         if self.raised.is_empty() {
             self.in_all = self.process.ran_in_all();
         }
@@ -242,7 +257,7 @@ impl Threads {
             if self.raised.len() >= self.most {
                 break;
             }
-            match self.raise_thread(tid, means) {
+            match self.raise_thread(tid, means, reach) {
                 Ok(with) => means = means.or(with),
                 // It has ended.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {}
@@ -253,11 +268,11 @@ impl Threads {
         means.ok_or_else(|| io::Error::other("it has only background threads"))
     }
 
-    fn raise_thread(&mut self, tid: i32, known: Option<Means>) -> io::Result<Option<Means>> {
+    fn raise_thread(&mut self, tid: i32, known: Option<Means>, reach: Reach) -> io::Result<Option<Means>> {
         let mut former = attributes(tid)?;
         if former.is_ours() {
             former = Attributes::plain();
-        } else if !former.is_usual() {
+        } else if !former.is_usual() || former.works_long() && reach < Reach::All {
             return Ok(None);
         }
         let means = match known {
@@ -328,11 +343,7 @@ impl Threads {
 /// # Errors
 /// The kernel refuses both means.
 pub fn possible() -> io::Result<Means> {
-    let trial = || {
-        set(0, Attributes::of(Means::RoundRobin))
-            .map(|()| Means::RoundRobin)
-            .or_else(|_| set(0, Attributes::of(Means::Nice)).map(|()| Means::Nice))
-    };
+    let trial = || first_that_works(|means| set(0, Attributes::of(means)));
     let thread = std::thread::Builder::new().name("priority".to_owned()).spawn(trial)?;
     thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }
@@ -371,6 +382,30 @@ pub fn be_nice() {
 pub fn be_prompt() {
     if let Err(error) = slice(SHORT_SLICE) {
         tracing::debug!(%error, "could not shorten the time slices");
+    }
+}
+
+/// From now on this thread works long: those of its process that answer go before it, and its own
+/// time slices are as anybody's.
+pub fn be_patient() {
+    let patient = || {
+        slice(0)?;
+        let now = attributes(0)?;
+        if now.policy == libc::SCHED_OTHER.unsigned_abs() {
+            set(0, Attributes { size: SIZE, policy: libc::SCHED_BATCH.unsigned_abs(), ..now })?;
+        }
+        Ok::<_, io::Error>(())
+    };
+    if let Err(error) = patient() {
+        tracing::debug!(%error, "other threads do not go first");
+    }
+}
+
+/// Lets raised threads run that wait for a processor: a slice of this one, if it is raised itself,
+/// is 100 ms by default, and an answer would come after it. What is not raised stays behind.
+pub fn give_way() {
+    if attributes(0).is_ok_and(|now| now.policy == libc::SCHED_RR.unsigned_abs()) {
+        std::thread::yield_now();
     }
 }
 
@@ -420,13 +455,16 @@ mod tests {
         alone("threads_are_raised_save_nice_ones_and_set_back", || {
             let (told, asked) = std::sync::mpsc::channel::<()>();
             let mut tids = Vec::new();
-            let threads = [0, 5].map(|nice| {
+            let threads = [(0, false), (5, false), (0, true)].map(|(nice, is_patient)| {
                 let (tell, tid) = std::sync::mpsc::channel();
                 let (hold, end) = std::sync::mpsc::channel::<()>();
                 let thread = std::thread::spawn(move || {
                     // Whatever the process was started with; without root only nicer than that.
                     let set = rustix::process::setpriority_process(None, nice);
                     assert!(set.is_ok() || !rustix::process::geteuid().is_root(), "{set:?}");
+                    if is_patient {
+                        be_patient();
+                    }
                     tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
                     let _ = end.recv();
                 });
@@ -435,13 +473,16 @@ mod tests {
             });
             let before: Vec<_> = tids.iter().map(|&tid| attributes(tid).unwrap()).collect();
             let mut own = Threads::own().unwrap();
-            let raised = own.raise();
+            let raised = own.raise(Reach::Answers);
+            assert_eq!(attributes(tids[2]).unwrap(), before[2], "nobody waits for it");
+            let raised = raised.and_then(|_| own.raise(Reach::All));
             if rustix::process::geteuid().is_root() {
                 raised.unwrap();
-                let now = attributes(tids[0]).unwrap();
-                assert!(now.is_ours(), "{now:?}");
+                let [answers, works] = [0, 2].map(|at: usize| attributes(tids[at]).unwrap());
+                assert!(answers.is_ours() && works.is_ours(), "{answers:?} {works:?}");
             }
             assert_eq!(attributes(tids[1]).unwrap(), before[1], "background stays nice");
+            assert!(before[2].works_long() && !before[0].works_long(), "{before:?}");
             own.give_back();
             let after: Vec<_> = tids.iter().map(|&tid| attributes(tid).unwrap()).collect();
             assert_eq!(after, before);
@@ -494,7 +535,7 @@ mod tests {
                 let me = rustix::thread::gettid().as_raw_nonzero().get();
                 let mut own = Threads::own().unwrap();
                 let former = attributes(me).unwrap();
-                assert_eq!(own.raise_thread(me, Some(Means::Nice)).unwrap(), Some(Means::Nice));
+                assert_eq!(own.raise_thread(me, Some(Means::Nice), Reach::All).unwrap(), Some(Means::Nice));
                 let now = attributes(me).unwrap();
                 assert_eq!((now.policy, now.nice), (libc::SCHED_OTHER.unsigned_abs(), -20));
                 assert!(now.is_ours() && Means::Nice.word() == "nice -20");
@@ -502,13 +543,13 @@ mod tests {
                 assert_eq!(attributes(me).unwrap(), former);
                 // Whatever code of the user's makes of it in between, and whoever has lost count.
                 for forgotten in [false, true] {
-                    own.raise_thread(me, Some(Means::Nice)).unwrap();
+                    own.raise_thread(me, Some(Means::Nice), Reach::All).unwrap();
                     set(me, Attributes { policy: libc::SCHED_BATCH.unsigned_abs(), nice: -19, ..now })
                         .unwrap();
                     assert!(attributes(me).unwrap().is_ours());
                     if forgotten {
                         own.raised.clear();
-                        own.raise_thread(me, Some(Means::Nice)).unwrap();
+                        own.raise_thread(me, Some(Means::Nice), Reach::All).unwrap();
                         assert_eq!(own.raised[&me].former, Attributes::plain(), "what it was made up to be");
                         own.raised.clear();
                     }
