@@ -25,18 +25,10 @@ pub(crate) fn rows(arguments: &Arguments) -> io::Result<Vec<Row>> {
     eprintln!("{NAME}");
     let cluster = Cluster::start(&Config { cache_size: "2g".into(), ..Config::new(EXTENT.nodes()) })?;
     let (bytes, pairs) = ((EXTENT.mib() << 20).to_string(), arguments.pairs.to_string());
-    let (nodes, program) = (SharedMemory::new(&cluster)?, program(NAME));
-    let output = |marker: &str| {
-        let words = [&program, "/scr/ck", &bytes, &pairs, marker];
-        nodes.run([("SCR_COPY_TYPE", "XOR"), ("SCRFS_SEAL", marker)], &words)
-    };
-    let (waits, background) = (output("wait")?, output("background")?);
-    let rows = [
-        ("mkdir", Next::Directory { waits: true }, &waits),
-        ("mkdir", Next::Directory { waits: false }, &background),
-        ("marker", Next::Marker, &background),
-    ];
-    let rows = rows.map(|(what, next, output)| {
+    let words = [&program(NAME), "/scr/ck", &bytes, &pairs];
+    let settings = [("SCR_COPY_TYPE", "XOR"), ("SCRFS_SEAL", "background")];
+    let output = SharedMemory::new(&cluster)?.run(settings, &words)?;
+    let rows = [("mkdir", Next::Directory), ("marker", Next::Marker)].map(|(what, next)| {
         let times = |kind: &str| {
             let begin = format!("{what} {kind} ");
             let times = output.lines().filter_map(|line| line.strip_prefix(&begin)?.parse().ok());

@@ -109,10 +109,7 @@ impl Scheme {
 /// What a program does for its next checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Next {
-    /// `waits`: a marker waits for the encoding; else that is in the background.
-    Directory {
-        waits: bool,
-    },
+    Directory,
     Marker,
 }
 
@@ -141,11 +138,8 @@ impl Measure {
                 "open of 1 MiB elsewhere, ranks that spin: one a core"
             }
             Self::Spin(_, Ranks::TwiceCores) => "the same, two or more a core",
-            Self::Meanwhile(Next::Directory { waits: true }) => {
-                "mkdir while a marker waits for 4 nodes of 256 MiB, XOR: the longest, ms"
-            }
-            Self::Meanwhile(Next::Directory { waits: false }) => {
-                "mkdir while these are encoded in the background: the longest, ms"
+            Self::Meanwhile(Next::Directory) => {
+                "mkdir while 4 nodes of 256 MiB are encoded, XOR, in the background: the longest, ms"
             }
             Self::Meanwhile(Next::Marker) => "the marker of another dataset meanwhile: the longest, ms",
             Self::Rebuild(scheme) => {

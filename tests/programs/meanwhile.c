@@ -1,12 +1,13 @@
-/* Times what a program waits for while another dataset is encoded, and the same while none is.
+/* Times what a program waits for while another dataset is encoded in the background, and the same while none is.
  *
- *   meanwhile PATH BYTES PAIRS MARKER
+ *   meanwhile PATH BYTES PAIRS
  *
- * A step: all ranks write BYTES each into the directory PATH.N.before, and the last rank sets its marker, or nothing; then
- * rank 0 makes the directory PATH.N, and, where MARKER is `background` (SCRFS_SEAL: a marker's close does not wait for the
- * encoding), writes 4 KiB into it and sets its marker too. Two steps are a pair, one of each kind, the order swapped from
- * pair to pair; the pair before the first warms up. Rank 0 prints `mkdir KIND SECONDS` and `marker KIND SECONDS`, where
- * KIND is `busy` or `quiet`. Exit: 0 done, 4 a call failed, 5 the encoding was over too soon to tell.
+ * Runs where a marker's close does not wait for the encoding (SCRFS_SEAL=background). A step: all ranks write BYTES each
+ * into the directory PATH.N.before, and the last rank sets its marker, or nothing; then rank 0 makes the directory PATH.N,
+ * writes 4 KiB into it and sets its marker. Two steps are a pair, one of each kind, the order swapped from pair to pair;
+ * the pair before the first warms up. Rank 0 prints `mkdir KIND SECONDS` and `marker KIND SECONDS`, where KIND is `busy` or
+ * `quiet`. A step in which the encoding was over before that is made again. Exit: 0 done, 4 a call failed, 5 it was over
+ * too often.
  */
 #include <sys/xattr.h>
 #include "ranks.h"
@@ -14,7 +15,6 @@
 #define SMALL 4096
 
 static const char *const KINDS[] = {"quiet", "busy"};
-static int in_background;
 
 static int is_protected(const char *top)
 {
@@ -59,15 +59,23 @@ static void removed(const char *top, int parts)
     if (rmdir(top)) fail("rmdir", top);
 }
 
-static void timed(const char *what, int busy, int counts, void (*act)(const char *), const char *path)
+static double timed(void (*act)(const char *), const char *path)
 {
     double begun = MPI_Wtime();
     act(path);
-    if (counts) { printf("%s %s %.6f\n", what, KINDS[busy], MPI_Wtime() - begun); fflush(stdout); }
+    return MPI_Wtime() - begun;
 }
 
-static void step(const char *begins, int number, size_t bytes, int busy, int counts)
+static void told(const char *what, int busy, double took)
 {
+    printf("%s %s %.6f\n", what, KINDS[busy], took);
+    fflush(stdout);
+}
+
+/* False where the encoding was over. */
+static int step(const char *begins, int number, size_t bytes, int busy, int counts)
+{
+    int tells = 1;
     char before[4096], top[4096];
     snprintf(before, sizeof before, "%s.%d.before", begins, number);
     snprintf(top, sizeof top, "%s.%d", begins, number);
@@ -80,32 +88,37 @@ static void step(const char *begins, int number, size_t bytes, int busy, int cou
     if (busy && rank == size - 1) set_marker(before);
     if (rank == 0) {
         settle();
-        timed("mkdir", busy, counts, make, top);
-        if (in_background) {
-            write_part(top, SMALL);
-            timed("marker", busy, counts, set_marker, top);
-        }
-        if (busy && is_protected(before)) { fprintf(stderr, "meanwhile: %s is protected already\n", before); MPI_Abort(MPI_COMM_WORLD, 5); }
+        double made = timed(make, top);
+        write_part(top, SMALL);
+        double marked = timed(set_marker, top);
+        tells = !busy || !is_protected(before);
+        if (tells && counts) told("mkdir", busy, made);
+        if (tells && counts) told("marker", busy, marked);
     }
     meet_asleep();
     if (rank == 0) {
         if (busy) await_protection(before);
-        if (in_background) await_protection(top);
-        removed(top, in_background);
+        await_protection(top);
+        removed(top, 1);
         if (busy) removed(before, size);
     }
     meet_asleep();
+    MPI_Bcast(&tells, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    return tells;
 }
 
 int main(int argc, char **argv)
 {
-    begin(&argc, &argv, 5, "meanwhile PATH BYTES PAIRS MARKER");
+    begin(&argc, &argv, 4, "meanwhile PATH BYTES PAIRS");
     size_t bytes = strtoull(argv[2], NULL, 10);
     int pairs = atoi(argv[3]);
-    in_background = strcmp(argv[4], "background") == 0;
+    int number = 0;
     for (int pair = 0; pair <= pairs; pair++) {
-        step(argv[1], 2 * pair, bytes, pair % 2, pair > 0);
-        step(argv[1], 2 * pair + 1, bytes, 1 - pair % 2, pair > 0);
+        for (int at = 0; at < 2; at++) {
+            while (!step(argv[1], number++, bytes, (pair + at) % 2, pair > 0)) {
+                if (number > 8 * (pairs + 1)) MPI_Abort(MPI_COMM_WORLD, 5);
+            }
+        }
     }
     MPI_Finalize();
     return 0;

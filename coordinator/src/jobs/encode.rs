@@ -28,6 +28,9 @@ use super::redundancy_file::RedundancyWriter;
 use super::streams::Peers;
 use crate::job::{Job, JobOutput, SetMember};
 
+/// A member of fewer bytes is encoded before anything could wait for long behind it.
+const LONG: u64 = 4 << 20;
+
 /// What is behind the ends of all members' files.
 static ZEROS: [u8; AT_HAND] = [0; AT_HAND];
 
@@ -95,7 +98,7 @@ impl Share<'_> {
     fn encode(&self) -> Result<Encoded, JobError> {
         let files = self.record.files(self.me)?;
         match self.record.payloads() {
-            Payloads::None => Ok((self.read_through(files)?, None)),
+            Payloads::None => Ok((self.patient(|| self.read_through(files))?, None)),
             Payloads::Copies { .. } | Payloads::Parities(..) => self.exchange(files),
         }
     }
@@ -145,9 +148,17 @@ impl Share<'_> {
         reader: Reader<'r>,
         writer: RedundancyWriter,
     ) -> Result<StripThreads<'scope, 'r>, JobError> {
-        let giving = begin(scope, move || self.noted(self.give(strip, reader)));
-        let keeping = begin(scope, move || self.noted(self.keep(strip, writer)));
+        let giving = begin(scope, move || self.noted(self.patient(|| self.give(strip, reader))));
+        let keeping = begin(scope, move || self.noted(self.patient(|| self.keep(strip, writer))));
         Ok((self.noted(giving)?, self.noted(keeping)?))
+    }
+
+    /// Works as one that takes long, where that is so: others then go first.
+    fn patient<T>(&self, work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
+        if self.record.lengths().iter().any(|bytes| *bytes >= LONG) {
+            be_patient();
+        }
+        work()
     }
 
     /// What has read this member's bytes of a strip.
@@ -244,10 +255,6 @@ pub(super) fn begin<'scope, T: Send + 'scope>(
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>, JobError> {
     fault("job.thread")?;
-    let work = || {
-        be_patient();
-        work()
-    };
     Builder::new().spawn_scoped(scope, work).map_err(JobError::Thread)
 }
 

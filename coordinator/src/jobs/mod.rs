@@ -33,7 +33,6 @@ use std::time::Duration;
 
 use scrfs::control::{JobRules, Reason};
 use scrfs::ids::NodeRank;
-use scrfs::priority::threads::be_patient;
 
 use self::block::{Block, Outgoing, Stream};
 use self::error::JobError;
@@ -106,7 +105,6 @@ impl Jobs {
         let emit = Arc::clone(&self.emit);
         let ended = peers.clone();
         let spawned = std::thread::Builder::new().name(format!("job-{}", id.0)).spawn(move || {
-            be_patient();
             let result = shares.run();
             emit(Outgoing::Ended { job: id, result, peers });
         });
