@@ -3,6 +3,7 @@
 //! rebuilt, sets of which a node has two members by now are encoded anew ([`reencode`]), and the
 //! catalog with the new places is committed on all nodes.
 
+mod means;
 mod places;
 mod reencode;
 
@@ -13,11 +14,12 @@ use scrfs::control::{Command, HeldState, Reason, VerifiedMember};
 use scrfs::dataset::Catalog;
 use scrfs::ids::{DatasetId, Member, NodeRank};
 
+use self::means::Means;
 pub(super) use self::places::MemberFiles;
 use self::places::{Copy, Places, Restored, told};
 use self::reencode::{NewSets, Reencoded, Reencoding};
 use super::answers::Answers;
-use super::catalog::{check, same_files};
+use super::catalog::check;
 use super::cluster::Cluster;
 use super::committing::{Committed, Committing};
 use super::held::{Held, Holding};
@@ -60,17 +62,6 @@ enum Step {
     Short(Places, BTreeSet<NodeRank>, Reason),
     Encoding(Reencoding, BTreeMap<Member, NodeRank>),
     Committing(Committing),
-}
-
-/// How an older catalog compares with the newest one.
-#[derive(Debug, Clone, Copy)]
-enum Means {
-    /// The same.
-    All,
-    /// The same of their files; what protects them is another encoding's.
-    Files,
-    /// Something else.
-    Other,
 }
 
 /// Whether the bytes that nodes hold are compared with their checksums before they are presented.
@@ -194,19 +185,8 @@ impl Rebuild {
         let Some((highest, newest)) = catalogs.pop_last() else {
             return Recovered::Failed("no node can give its catalog".into());
         };
-        let means = |older: &Catalog| {
-            if !same_files(older, &newest) {
-                Means::Other
-            } else if older.layout.encoding != newest.layout.encoding {
-                Means::Files
-            } else if older.layout.sets == newest.layout.sets {
-                Means::All
-            } else {
-                Means::Other
-            }
-        };
         let mut revisions: BTreeMap<u32, Means> =
-            catalogs.iter().map(|(revision, older)| (*revision, means(older))).collect();
+            catalogs.iter().map(|(revision, older)| (*revision, Means::of(older, &newest))).collect();
         revisions.insert(highest, Means::All);
         // Who has not recorded it knows its member as it was sealed. A fetch deals the files anew.
         let files = (highest > 0).then(|| MemberFiles::of_all(&newest));

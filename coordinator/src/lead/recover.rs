@@ -13,7 +13,7 @@ use scrfs::ids::{DatasetId, Epoch, NodeRank};
 use scrfs::prefix::{Contents, PfsFailure, StoredDataset};
 
 pub(super) use self::candidate::Chosen;
-use self::candidate::{Candidate, candidates};
+use self::candidate::{Candidate, aside, candidates, not_before};
 use super::Lack;
 use super::answers::Answers;
 use super::cluster::Cluster;
@@ -576,37 +576,6 @@ impl Recover {
 /// What the index names as the one to restart from.
 fn current<'a>(mut stored: impl Iterator<Item = &'a StoredDataset>) -> Option<(Epoch, DatasetId)> {
     stored.find(|dataset| dataset.current && dataset.usable).map(|dataset| (dataset.epoch, dataset.id))
-}
-
-/// Without the datasets that this job is not to go on from (`scrfs-run --fresh`): what caches have
-/// of these is put aside.
-fn not_before(
-    cluster: &mut Cluster,
-    held: Vec<(DatasetId, Held)>,
-    stored: Vec<StoredDataset>,
-) -> (Vec<(DatasetId, Held)>, Vec<StoredDataset>) {
-    let floor = Epoch(cluster.settings.restart.not_before);
-    if floor > Epoch(0) {
-        cluster.note("earlier datasets are left alone: the job was started afresh (--fresh)".to_owned());
-    }
-    let (old, held): (Vec<_>, _) = held.into_iter().partition(|(_, held)| held.epoch < floor);
-    for (id, held) in old {
-        aside(cluster, id, &held);
-    }
-    (held, stored.into_iter().filter(|stored| stored.epoch >= floor).collect())
-}
-
-/// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was
-/// never recorded: there it would keep the next dataset of its name from being sealed.
-fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
-    cluster.datasets.put_aside(id);
-    // Others under its id are given up in their turn.
-    let keep: BTreeSet<NodeRank> =
-        held.complete().map(|(node, _)| node).chain(held.strangers.iter().copied()).collect();
-    for node in cluster.nodes().filter(|node| !keep.contains(node)) {
-        let reason = "the job does not go on from its dataset".into();
-        cluster.send(node, Command::Drop { id, reason });
-    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use scrfs::control::Command;
 use scrfs::dataset::Catalog;
-use scrfs::ids::{DatasetId, Epoch, Member};
+use scrfs::ids::{DatasetId, Epoch, Member, NodeRank};
 use scrfs::prefix::StoredDataset;
 
+use super::super::cluster::Cluster;
 use super::super::held::Held;
 
 /// A dataset that may be presented: what caches have of it, and what the prefix has.
@@ -74,6 +76,37 @@ pub(super) fn candidates(held: Vec<(DatasetId, Held)>, stored: Vec<StoredDataset
         }
     }
     all.into_values().rev().collect()
+}
+
+/// Without the datasets that this job is not to go on from (`scrfs-run --fresh`): what caches have
+/// of these is put aside.
+pub(super) fn not_before(
+    cluster: &mut Cluster,
+    held: Vec<(DatasetId, Held)>,
+    stored: Vec<StoredDataset>,
+) -> (Vec<(DatasetId, Held)>, Vec<StoredDataset>) {
+    let floor = Epoch(cluster.settings.restart.not_before);
+    if floor > Epoch(0) {
+        cluster.note("earlier datasets are left alone: the job was started afresh (--fresh)".to_owned());
+    }
+    let (old, held): (Vec<_>, _) = held.into_iter().partition(|(_, held)| held.epoch < floor);
+    for (id, held) in old {
+        aside(cluster, id, &held);
+    }
+    (held, stored.into_iter().filter(|stored| stored.epoch >= floor).collect())
+}
+
+/// What is left of it stays in the caches until a newer dataset is sealed, save where COMPLETE was
+/// never recorded: there it would keep the next dataset of its name from being sealed.
+pub(super) fn aside(cluster: &mut Cluster, id: DatasetId, held: &Held) {
+    cluster.datasets.put_aside(id);
+    // Others under its id are given up in their turn.
+    let keep: BTreeSet<NodeRank> =
+        held.complete().map(|(node, _)| node).chain(held.strangers.iter().copied()).collect();
+    for node in cluster.nodes().filter(|node| !keep.contains(node)) {
+        let reason = "the job does not go on from its dataset".into();
+        cluster.send(node, Command::Drop { id, reason });
+    }
 }
 
 #[cfg(test)]
