@@ -158,6 +158,15 @@ fn nothing_is_left(cluster: &Cluster, nodes: impl IntoIterator<Item = usize>) {
     }
 }
 
+/// Neither a cache nor a note. The node's own health check may have found the cache before it was
+/// freed, and then makes a note, looks once more, and takes the note away again.
+#[track_caller]
+fn nothing_is_known_of(cluster: &Cluster, node: usize, batch: &Batch) {
+    let known = format!("ls -d {CACHE}/job/scr.{0} || ls /run/scrfs-slurm/{0}", batch.0);
+    let is_gone = || !cluster.on(node).run(&known).ok();
+    assert!(wait::poll(SOON, || is_gone().then_some(())).is_some(), "node{node} knows job {}", batch.0);
+}
+
 /// Stands for a program in the hooks of one node.
 fn stand_in(cluster: &Cluster, node: usize, name: &str, lines: &str) {
     let path = format!("{STAND_INS}/{name}");

@@ -52,8 +52,8 @@ fn what_killed_hooks_leave_is_freed() {
     let there = format!("mountpoint /scr && grep -x \"state mounting\" /run/scrfs-slurm/{}", batch.0);
     cluster.on(0).run(&there).must();
     within_bound(&slurm, 0, "epilog", &variables);
-    let left = format!("mountpoint /scr || ls -d {CACHE}/job /run/scrfs-slurm/{}", batch.0);
-    assert!(!cluster.on(0).run(&left).ok());
+    cluster.on(0).run(&format!("! mountpoint /scr && ! ls -d {CACHE}/job")).must();
+    nothing_is_known_of(&cluster, 0, &batch);
     slurm.cancel(&batch);
     // So does the sweep, where no Epilog runs.
     killed_prolog("SLURM_JOB_ID=900200 SLURM_JOB_USER=job SLURM_JOB_GID=1000 SLURM_JOB_COMMENT=scrfs");
