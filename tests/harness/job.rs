@@ -293,6 +293,22 @@ impl<'a> Job<'a> {
         [format!("hold={}/go", self.desk()), format!("at={step}")]
     }
 
+    /// The word that has `ckpt` wait in the middle of its files as long as [`Job::hold_files`]
+    /// says.
+    pub fn part(&self) -> String {
+        format!("part={}/part", self.desk())
+    }
+
+    /// Programs that were told [`Job::part`] wait, or go on.
+    ///
+    /// # Panics
+    /// When the PFS cannot be written.
+    pub fn hold_files(&self, held: bool) {
+        let part = self.host_desk().join("part");
+        let done = if held { fs::write(part, "") } else { fs::remove_file(part) };
+        done.expect("the PFS can be written");
+    }
+
     /// Programs that wait by [`Job::hold_at`] go on.
     ///
     /// # Panics

@@ -1,17 +1,21 @@
 /* A parallel program that saves checkpoints as SCR's manual describes it, and knows nothing of scrfs:
  * rank 0 makes the directory, barrier, every rank writes its own files, barrier, rank 0 touches the marker.
  *
- *   ckpt DIR LOG STEPS [makedirs] [uneven] [pause=MS] [bytes=N] [hold=FILE [at=N]] [retry] [writers=N]
+ *   ckpt DIR LOG STEPS [makedirs] [uneven] [pause=MS] [bytes=N] [hold=FILE [at=N]] [part=FILE] [retry] [writers=N]
+ *        [stride=N]
  *
  * makedirs  every rank makes the directory and takes EEXIST for success
  * uneven    several files per rank of different sizes, names with blanks and subdirectories, rank 1 writes none,
  *           rank 2 writes an empty file
  * pause     computes that long between checkpoints
  * hold      after the last step, or after step N, waits until FILE is there (10 minutes at most)
+ * part      waits in the middle of its first file, and says so, as long as FILE is there (10 minutes at most)
  * retry     touches the marker again, up to 5 times, when its close fails
  * writers   so many ranks have written what is there; others have nothing to check
+ * stride    whose files a rank checks beside its own: so many further on (1); the ranks of a node, and a node checks
+ *           the next one's
  *
- * A start reads SCRFS_CURRENT: every rank checks its own files and its right neighbour's, byte for byte.
+ * A start reads SCRFS_CURRENT: every rank checks its own files and another rank's, byte for byte.
  * Exit: 0 done, 3 wrong bytes, 4 a call failed. LOG gets a line per event from rank 0.
  */
 #define _GNU_SOURCE
@@ -26,9 +30,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int rank, size, uneven, makedirs, retry, hold_at, writers;
+static int rank, size, uneven, makedirs, retry, hold_at, writers, stride = 1;
 static long pause_ms, base_bytes = 200000;
-static const char *dir, *log_path, *hold;
+static const char *dir, *log_path, *hold, *part;
 
 static void say(const char *format, ...)
 {
@@ -94,6 +98,13 @@ static char *content(int step, int r, int k)
     return data;
 }
 
+static void wait_in_the_middle(int step)
+{
+    if (!part || access(part, F_OK)) return;
+    if (rank == 0) say("writing %d", step);
+    for (int i = 0; !access(part, F_OK) && i < 60000; i++) usleep(10000);
+}
+
 static void save(int step)
 {
     char path[4096];
@@ -114,6 +125,7 @@ static void save(int step)
             ssize_t w = write(fd, data + at, n - at < 65536 ? n - at : 65536);
             if (w < 0) fail(4, "write", path);
             at += w;
+            if (k == 0 && at == (size_t)w) wait_in_the_middle(step);
         }
         free(data);
         if (close(fd)) fail(4, "close", path);
@@ -169,6 +181,8 @@ int main(int argc, char **argv)
         if (!strncmp(argv[i], "pause=", 6)) pause_ms = atol(argv[i] + 6);
         if (!strncmp(argv[i], "bytes=", 6)) base_bytes = atol(argv[i] + 6);
         if (!strncmp(argv[i], "hold=", 5)) hold = argv[i] + 5;
+        if (!strncmp(argv[i], "part=", 5)) part = argv[i] + 5;
+        if (!strncmp(argv[i], "stride=", 7)) stride = atoi(argv[i] + 7);
         if (!strncmp(argv[i], "at=", 3)) hold_at = atoi(argv[i] + 3);
         if (!strncmp(argv[i], "writers=", 8)) writers = atoi(argv[i] + 8);
     }
@@ -178,7 +192,7 @@ int main(int argc, char **argv)
         snprintf(path, sizeof path, "%s/%s/.complete", dir, current);
         if (access(path, F_OK)) fail(3, "marker of the presented checkpoint", path);
         check(step, rank);
-        check(step, (rank + 1) % size);
+        check(step, (rank + stride) % size);
     }
     meet();
     if (rank == 0) say("start after %d", step);

@@ -11,11 +11,12 @@ use scrfs_harness::programs::program;
 use scrfs_harness::{Cluster, wait};
 
 use crate::LIMIT;
+use crate::watch::{LOSSES, Loss, Watch};
 
 const NODES: usize = 8;
 const USED: usize = 4;
-/// Checkpoints between two losses, so that the node that was rebuilt is protected again.
-const BETWEEN: usize = 2;
+/// Most memory of a daemon's process at any time: it holds two datasets of a few files.
+const DAEMON_MOST_KIB: u64 = 64 << 10;
 /// A loss comes within this time after a checkpoint: while one is written, sealed, encoded,
 /// committed.
 const MOMENTS_MS: u64 = 400;
@@ -37,23 +38,8 @@ impl Random {
     }
 }
 
-/// How a node is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Loss {
-    /// It crashes, and its peers are told.
-    Crash,
-    PowerOff,
-    /// Its network is gone, and all on it goes on.
-    Cut,
-    /// It hangs, and its network answers.
-    Hang,
-}
-
-const LOSSES: [Loss; 4] = [Loss::Crash, Loss::PowerOff, Loss::Cut, Loss::Hang];
-
 struct Soak<'a> {
-    cluster: &'a Cluster,
-    job: Job<'a>,
+    watch: Watch<'a>,
     random: Random,
     lost: Vec<(usize, Loss)>,
     failures: u32,
@@ -74,20 +60,32 @@ pub(crate) fn row(failures: u32, seed: u64) {
         .set("SCRFS_NODE_TIMEOUT", "10s");
     job.mount(0..NODES);
     let before: Vec<_> = (0..NODES).map(|node| processes(&cluster, node)).collect();
-    let mut soak =
-        Soak { cluster: &cluster, job, random, lost: Vec::new(), failures: 0, slowest: Duration::ZERO };
+    let mut soak = Soak {
+        watch: Watch { cluster: &cluster, job },
+        random,
+        lost: Vec::new(),
+        failures: 0,
+        slowest: Duration::ZERO,
+    };
     while soak.failures < failures {
         let hosts = soak.shuffled();
-        let words =
-            [&program("ckpt"), "/scr", &soak.job.log_path(), "1000000", "uneven", "pause=50", "bytes=300000"];
-        let started = soak.starts();
-        let newest = soak.newest();
-        let mut run = soak.job.start(&hosts, USED, 1, &words);
-        soak.await_start(&mut run, started, newest);
+        let words = [
+            &program("ckpt"),
+            "/scr",
+            &soak.watch.job.log_path(),
+            "1000000",
+            "uneven",
+            "pause=50",
+            "bytes=300000",
+        ];
+        let started = soak.watch.starts();
+        let newest = soak.watch.newest();
+        let mut run = soak.watch.job.start(&hosts, USED, 1, &words);
+        soak.watch.goes_on(&mut run, started, newest);
         while soak.failures < failures && soak.lost.len() < NODES - USED {
             soak.lose_one(&mut run);
         }
-        soak.await_checkpoints(&mut run);
+        soak.watch.await_checkpoints(&mut run);
         run.stop();
         soak.bring_back();
     }
@@ -112,63 +110,21 @@ impl Soak<'_> {
         hosts
     }
 
-    fn starts(&self) -> usize {
-        self.job.log().iter().filter(|line| line.starts_with("start after ")).count()
-    }
-
-    fn newest(&self) -> u64 {
-        self.job.sealed().last().copied().unwrap_or(0)
-    }
-
-    /// A start more than `before`, from the dataset `newest` or the one that was being sealed.
-    fn await_start(&self, run: &mut Running, before: usize, newest: u64) {
-        let begun = |run: &mut Running| {
-            assert_eq!(run.try_code(), None, "{}\n{:?}", run.output(), self.job.log());
-            (self.starts() > before).then_some(())
-        };
-        let seen = wait::poll(LIMIT, || begun(run));
-        assert!(seen.is_some(), "no start: {}\n{:?}", run.output(), self.tail());
-        let log = self.job.log();
-        let mut starts = log.iter().filter_map(|line| line.strip_prefix("start after ")?.parse().ok());
-        let from: u64 = starts.next_back().expect("a start");
-        let fits = from == newest || from == newest + 1;
-        assert!(fits, "from {from}, but {newest} was sealed: {}\n{:?}", run.output(), self.tail());
-    }
-
-    fn tail(&self) -> Vec<String> {
-        let log = self.job.log();
-        log[log.len().saturating_sub(20)..].to_vec()
-    }
-
-    fn await_checkpoints(&self, run: &mut Running) {
-        let before = self.job.sealed().len();
-        let sealed = wait::poll(LIMIT, || {
-            assert_eq!(run.try_code(), None, "{}\n{:?}", run.output(), self.tail());
-            (self.job.sealed().len() >= before + BETWEEN).then_some(())
-        });
-        assert!(sealed.is_some(), "no checkpoints: {}\n{:?}", run.output(), self.tail());
-    }
-
     fn lose_one(&mut self, run: &mut Running) {
-        self.await_checkpoints(run);
+        self.watch.await_checkpoints(run);
         let up = (0..NODES).filter(|node| self.lost.iter().all(|(lost, _)| lost != node));
         // Not those that have ended, and that nobody has waited for yet.
-        let runs = |node: &usize| self.job.on(*node).run("pgrep -x -r R,S,D,T ckpt").ok();
+        let runs = |node: &usize| self.watch.job.on(*node).run("pgrep -x -r R,S,D,T ckpt").ok();
         let used: Vec<_> = up.filter(runs).collect();
         assert_eq!(used.len(), USED, "the program runs on {used:?}: {}", run.output());
         let (node, loss) = (self.random.of(&used), self.random.of(&LOSSES));
         std::thread::sleep(Duration::from_millis(self.random.below(MOMENTS_MS)));
-        let (starts, begun) = (self.starts(), Instant::now());
-        match loss {
-            Loss::Crash => self.cluster.kill(node),
-            Loss::PowerOff => self.cluster.poweroff(node),
-            Loss::Cut => self.cluster.cut(node),
-            Loss::Hang => self.cluster.freeze(node),
-        }
-        let newest = self.newest();
+        let (starts, begun) = (self.watch.starts(), Instant::now());
+        loss.befall(self.watch.cluster, node);
+        let newest = self.watch.newest();
         self.lost.push((node, loss));
         self.failures += 1;
-        self.await_start(run, starts, newest);
+        self.watch.goes_on(run, starts, newest);
         let took = begun.elapsed();
         self.slowest = self.slowest.max(took);
         println!("{}: node{node}, {loss:?}, after {newest}: restarted in {took:.1?}", self.failures);
@@ -177,20 +133,13 @@ impl Soak<'_> {
     /// All that were lost: with what they had, or empty.
     fn bring_back(&mut self) {
         for (node, loss) in std::mem::take(&mut self.lost) {
-            match loss {
-                Loss::Cut => self.cluster.uncut(node),
-                Loss::Hang => self.cluster.thaw(node),
-                Loss::Crash | Loss::PowerOff => {
-                    self.cluster.boot(node).expect("it boots");
-                    self.job.mount([node]);
-                }
-            }
+            loss.undo(&self.watch.job, self.watch.cluster, node);
         }
     }
 
     /// Nothing but the datasets that are kept is on the node, and its daemon has not grown.
     fn look_for_leaks(&self, node: usize) {
-        let on = self.cluster.on(node);
+        let on = self.watch.cluster.on(node);
         let mut told = String::new();
         for what in [
             format!("ls {CACHE}/root/scr.row {SCR}"),
@@ -204,6 +153,10 @@ impl Soak<'_> {
         let kept = on.run(&format!("ls -d {CACHE}/root/scr.row/dataset.* | wc -l"));
         let kept = kept.must().parse::<usize>().expect("a number");
         assert!(listed <= 3 && kept <= 3, "node{node}: {told}");
+        let peaks =
+            on.run("for of in $(pgrep -x scrfs); do awk '/^VmHWM/ { print $2 }' /proc/$of/status; done");
+        let most = peaks.must().lines().map(|kib| kib.parse::<u64>().expect("a number")).max();
+        assert!(most < Some(DAEMON_MOST_KIB), "node{node}: {told}");
     }
 }
 

@@ -366,7 +366,7 @@ pub const PARAMETERS: &[Parameter] = &[
     row(
         "SCRFS_LIST_MAX",
         Kind::Count(1, 100_000_000),
-        "100000",
+        "400000",
         "files of one dataset at most, and directories",
     ),
 ];

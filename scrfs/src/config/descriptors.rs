@@ -119,6 +119,15 @@ impl Descriptors {
         Ok(())
     }
 
+    /// All have been read; the last line is named where they leave checkpoints out.
+    fn checked(&self, text: &str, origin: &Origin) -> Result<(), ConfigError> {
+        if self.found.is_empty() || self.found.iter().any(|(_, one)| one.interval == 1) {
+            return Ok(());
+        }
+        let expected = "expected a descriptor with INTERVAL=1 among them, for checkpoints whose id no other interval divides";
+        Err(refused(origin, CHECKPOINT, text, expected.to_owned()))
+    }
+
     /// Reads the rest of a line that begins with `STORE=`: stores are those of `SCR_CACHE_BASE`.
     pub(super) fn store(&mut self, text: &str, origin: &Origin, stores: &[PathBuf]) {
         let mut words = text.split_ascii_whitespace();
@@ -180,9 +189,14 @@ impl Layers {
         for (_, rest, origin) in self.lines.values().flatten().filter(|(word, ..)| *word == STORE) {
             read.store(rest, origin, stores);
         }
-        for one in self.strongest(CHECKPOINT, PARAMETER)? {
+        let all = self.strongest(CHECKPOINT, PARAMETER)?;
+        for (at, one) in all.iter().enumerate() {
             let added = read.add(&one.text, &one.origin, stores, usual);
-            added.map_err(|error| if one.by_parameter { within(&one.text, error) } else { error })?;
+            let checked = added.and_then(|()| match all.get(at + 1) {
+                None => read.checked(&one.text, &one.origin),
+                Some(_) => Ok(()),
+            });
+            checked.map_err(|error| if one.by_parameter { within(&one.text, error) } else { error })?;
         }
         self.warnings.append(&mut read.warnings);
         Ok(read.take())

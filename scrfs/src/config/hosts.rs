@@ -22,37 +22,52 @@ pub fn list(hosts: &[String]) -> String {
     if plain.len() <= PLAIN_MAX { plain } else { folded(hosts) }
 }
 
+/// Hosts whose names differ in a number at their end.
+struct Family<'a> {
+    /// Before the number; of a name without one all of it.
+    head: &'a str,
+    /// With the dot before it, or empty.
+    domain: &'a str,
+    ranges: Vec<(&'a str, &'a str)>,
+}
+
+impl Family<'_> {
+    fn written(&self) -> String {
+        let Self { head, domain, ranges } = self;
+        match ranges.as_slice() {
+            [] => format!("{head}{domain}"),
+            [(low, high)] if low == high => format!("{head}{low}{domain}"),
+            ranges => {
+                let range = |(low, high): &(&str, &str)| {
+                    if low == high { (*low).to_owned() } else { format!("{low}-{high}") }
+                };
+                format!("{head}[{}]{domain}", ranges.iter().map(range).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}
+
 fn folded(hosts: &[String]) -> String {
-    let mut items: Vec<(&str, Vec<(&str, &str)>)> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut families: Vec<Family<'_>> = Vec::new();
+    let mut places: HashMap<(&str, &str), usize> = HashMap::new();
     for host in hosts {
-        // The number is at the end, in names without a domain.
-        let (head, number) = host.split_at(host.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+        let (name, domain) = host.split_at(short(host).len());
+        let (head, number) = name.split_at(name.trim_end_matches(|c: char| c.is_ascii_digit()).len());
         if numbers(number, number).is_none() {
-            items.push((host, Vec::new()));
+            families.push(Family { head: name, domain, ranges: Vec::new() });
             continue;
         }
-        let at = *places.entry(head).or_insert_with(|| {
-            items.push((head, Vec::new()));
-            items.len() - 1
+        let at = *places.entry((head, domain)).or_insert_with(|| {
+            families.push(Family { head, domain, ranges: Vec::new() });
+            families.len() - 1
         });
-        let ranges = &mut items[at].1;
+        let ranges = &mut families[at].ranges;
         match ranges.last_mut() {
             Some((_, last)) if follows(last, number) => *last = number,
             _ => ranges.push((number, number)),
         }
     }
-    let write = |(head, ranges): &(&str, Vec<(&str, &str)>)| match ranges.as_slice() {
-        [] => (*head).to_owned(),
-        [(low, high)] if low == high => format!("{head}{low}"),
-        ranges => {
-            let range = |(low, high): &(&str, &str)| {
-                if low == high { (*low).to_owned() } else { format!("{low}-{high}") }
-            };
-            format!("{head}[{}]", ranges.iter().map(range).collect::<Vec<_>>().join(","))
-        }
-    };
-    items.iter().map(write).collect::<Vec<_>>().join(",")
+    families.iter().map(Family::written).collect::<Vec<_>>().join(",")
 }
 
 /// The next number, of as many digits.
@@ -185,7 +200,9 @@ mod tests {
 
     #[test]
     fn a_list_of_ten_thousand_hosts_fits_an_argument() {
-        for text in ["n[08-11,3],fat,n[4-5],x-1,x-7,n12.site", "a[1-9],a[10-11],a01"] {
+        for text in
+            ["n[08-11,3],fat,n[4-5],x-1,x-7,n[12-14].site,n9.other,10.0.0.1,10.0.0.2", "a[1-9],a[10-11],a01"]
+        {
             let hosts = expand(text).unwrap();
             let mut back = expand(&folded(&hosts)).unwrap();
             back.sort();
@@ -196,6 +213,8 @@ mod tests {
         }
         let many = expand("node[00000-09999]").unwrap();
         assert_eq!(list(&many), "node[00000-09999]");
+        let of_site: Vec<_> = many.iter().map(|host| format!("{host}.site.example")).collect();
+        assert_eq!(list(&of_site), "node[00000-09999].site.example");
     }
 
     #[test]

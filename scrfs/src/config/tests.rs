@@ -48,7 +48,7 @@ fn defaults_are_those_of_the_design() {
     assert!(c.enable && c.restarting.distribute && c.restarting.fetch && !c.restarting.lazy);
     assert_eq!((c.flush_every, c.relaunch.runs, c.relaunch.min_nodes), (10, None, None));
     assert_eq!((c.seal_timeout, c.coordinator_wait), (Duration::from_secs(30), Duration::from_secs(10)));
-    assert_eq!((c.jobs.block_bytes, c.jobs.encode_threads, c.list_max, c.fanout), (1 << 20, 1, 100_000, 16));
+    assert_eq!((c.jobs.block_bytes, c.jobs.encode_threads, c.list_max, c.fanout), (1 << 20, 1, 400_000, 16));
     assert!(c.warnings.is_empty());
 }
 
@@ -403,7 +403,7 @@ fn descriptors_say_how_their_datasets_are_protected() {
 #[test]
 fn failure_groups_are_those_of_this_host() {
     let lines = "GROUPS=other SWITCH=9\nGROUPS=HOST,more[1-3] power=psu1 SWITCH=0\nGROUPS=HOST SWITCH=1\n\
-                 SCR_GROUP=switch\nCKPT=0 INTERVAL=2 GROUP=POWER\nCKPT=1 INTERVAL=4\n";
+                 SCR_GROUP=switch\nCKPT=0 INTERVAL=2 GROUP=POWER\nCKPT=1 INTERVAL=4\nCKPT=2\n";
     let host = sources(&[]).host;
     let lines = lines.replace("HOST", &host);
     let config = load(&[], &[("/etc/scrfs.conf", &lines)]).unwrap();
@@ -453,12 +453,12 @@ fn failure_groups_that_cannot_be_read_are_refused() {
 #[test]
 fn the_strongest_source_gives_all_descriptors() {
     let system = ("/etc/scrfs.conf", "CKPT=0 STORE=/ssd\nCKPT=1 INTERVAL=2 STORE=/ssd\n");
-    let user = ("/work/dir/.scrconf", "CKPT=0 STORE=/dev/shm\nCKPT=0 INTERVAL=3 STORE=/dev/shm\n");
+    let user = ("/work/dir/.scrconf", "CKPT=0 INTERVAL=3 STORE=/ssd\nCKPT=0 STORE=/dev/shm\n");
     assert_eq!(load(&[STORES], &[system]).unwrap().descriptors.len(), 2);
     let both = load(&[STORES], &[system, user]).unwrap();
-    assert_eq!(both.descriptors, [descriptor(3, Some("/dev/shm"))]);
-    let named = load(&[STORES, ("SCRFS_DESCRIPTORS", "CKPT=7 INTERVAL=5")], &[system, user]).unwrap();
-    assert_eq!(named.descriptors, [descriptor(5, None)]);
+    assert_eq!(both.descriptors, [descriptor(1, Some("/dev/shm"))]);
+    let named = load(&[STORES, ("SCRFS_DESCRIPTORS", "CKPT=7 INTERVAL=5; CKPT=8")], &[system, user]).unwrap();
+    assert_eq!(named.descriptors, [descriptor(5, None), descriptor(1, None)]);
 }
 
 #[test]
@@ -471,6 +471,8 @@ fn a_descriptor_that_cannot_be_followed_is_refused_by_file_field_and_value() {
         ("CKPT=0 TYPE=RS SET_SIZE=2", &[":1: CKPT=", "fewer failures (2) than members of a set (2)"]),
         ("CKPT=0 TYPE=RS SET_SIZE=97", &[":1: CKPT=", "at most 96 with RS, not 97"]),
         ("CKPT=0 SET_SIZE=x", &[":1: SET_SIZE=\"x\"", "whole number"]),
+        ("CKPT=0 INTERVAL=2", &[":1: CKPT=\"0 INTERVAL=2\"", "with INTERVAL=1 among them"]),
+        ("CKPT=0 INTERVAL=2\nCKPT=1 ENABLED=0", &[":2: CKPT=\"1 ENABLED=0\"", "with INTERVAL=1 among them"]),
         ("CKPT=0 now", &[":1: CKPT=\"0 now\"", "FIELD=VALUE"]),
         ("CKPT=INTERVAL=1", &["expected a number before"]),
         ("CKPT=", &["expected a number"]),

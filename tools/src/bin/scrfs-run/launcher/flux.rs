@@ -26,7 +26,7 @@ impl Launcher for Flux {
         let Task { hosts, per_node, command, environment, kind, cpus: _ } = task;
         let mut arguments: Vec<OsString> = [
             "run".to_owned(),
-            format!("--requires=hosts:{}", hosts.join(",")),
+            format!("--requires=hosts:{}", scrfs::config::hosts::list(&hosts)),
             format!("--nodes={}", hosts.len()),
             format!("--tasks-per-node={per_node}"),
             "-o".to_owned(),

@@ -209,19 +209,27 @@ fn executable(text: &str) -> Option<String> {
     (!path.is_empty()).then(|| escaped(path))
 }
 
+/// Bytes of one list of hosts; an argument may have 128 KiB. mpirun adds up lists, and takes no
+/// ranges.
+const LIST_MAX: usize = 32 << 10;
+
 fn placed(hosts: &[String], ranks_per_node: usize) -> Vec<OsString> {
-    let list: Vec<String> = hosts.iter().map(|host| format!("{host}:{ranks_per_node}")).collect();
-    let total = hosts.len().saturating_mul(ranks_per_node);
-    [
-        "--host".to_owned(),
-        list.join(","),
-        "-np".to_owned(),
-        total.to_string(),
-        "--map-by".to_owned(),
-        format!("ppr:{ranks_per_node}:node"),
-    ]
-    .map(OsString::from)
-    .to_vec()
+    let mut lists: Vec<String> = Vec::new();
+    for host in hosts {
+        let host = format!("{host}:{ranks_per_node}");
+        match lists.last_mut() {
+            Some(list) if list.len() + host.len() < LIST_MAX => {
+                list.push(',');
+                list.push_str(&host);
+            }
+            _ => lists.push(host),
+        }
+    }
+    let total = hosts.len().saturating_mul(ranks_per_node).to_string();
+    let by_node = format!("ppr:{ranks_per_node}:node");
+    let named = lists.into_iter().flat_map(|list| ["--host".to_owned(), list]);
+    let counted = ["-np".to_owned(), total, "--map-by".to_owned(), by_node];
+    named.chain(counted).map(OsString::from).collect()
 }
 
 /// `-x NAME` for each parameter of ours; the value travels in the environment, whatever is in it.

@@ -98,6 +98,32 @@ fn the_program_gets_the_users_environment_and_arguments() {
     assert_eq!(line.environment[OsStr::new("OMPI_MCA_btl")], "self");
 }
 
+/// The kernel refuses an argument of more than 128 KiB.
+#[test]
+fn ten_thousand_hosts_are_no_argument_that_is_too_long() {
+    // Spares have taken the places of some.
+    let number = |at: u32| if at.is_multiple_of(100) { 10_000 + at } else { at };
+    let host = |at: u32| format!("a-long-cluster-name-{}.site.example", number(at));
+    let hosts: Vec<_> = (0..10_000).map(host).collect();
+    let launchers: [Arc<dyn Launcher>; 3] = [
+        Arc::new(mpirun()),
+        Arc::new(srun()),
+        Arc::new(flux::Flux { program: "flux".into(), extra: extra() }),
+    ];
+    for launcher in launchers {
+        let name = launcher.name();
+        let lines = lines(launcher);
+        let line = lines.program(&hosts, 2, &["lmp".into()], &[]);
+        let longest = line.arguments.iter().map(|argument| argument.len()).max();
+        assert!(longest < Some(128 << 10), "{name}: {longest:?}");
+    }
+    let line = lines(Arc::new(mpirun())).program(&hosts, 2, &["lmp".into()], &[]);
+    let named = line.arguments.windows(2).filter(|pair| pair[0] == "--host");
+    let named = named.map(|pair| pair[1].to_string_lossy().into_owned()).collect::<Vec<_>>().join(",");
+    let wanted: Vec<_> = hosts.iter().map(|host| format!("{host}:2")).collect();
+    assert!(named == wanted.join(","), "in their order");
+}
+
 #[test]
 fn signals_that_srun_does_not_pass_on_are_sent_by_slurm_to_the_step() {
     let pernode = pernode::PerNode { by: Box::new(srun()) };
