@@ -219,8 +219,8 @@ impl Matrix<'_> {
     }
 }
 
-/// The nodes of the `nth` run of the program, in the order of their ranks: those that have a part of
-/// the newest checkpoint come first, and spares after them.
+/// The nodes of the `nth` run of the program, in the order of their ranks: those that have a part
+/// of the newest checkpoint come first, and spares after them.
 fn used(run: &Running, nth: usize) -> Vec<usize> {
     let (output, mark) = (run.output(), format!("run {nth} on "));
     let line = output.lines().find_map(|line| line.split_once(&mark)).expect("it says where it runs").1;

@@ -178,7 +178,7 @@ fn what_the_user_file_sets_is_known() {
 fn what_has_no_effect_is_named() {
     let c = load(
         &[("SCRFS_MARKR", "x"), ("SCR_LOG_ENABLE", "1"), ("SCRFS_CURRENT", "ck.1"), ("SCRATCH", "/tmp")],
-        &[("/work/dir/.scrconf", "SCR_FLUSHH=1\nCKPT=1 INTERVAL=4 BYPASS=1\n")],
+        &[("/work/dir/.scrconf", "SCR_FLUSHH=1\nCKPT=1 INTERVAL=1 BYPASS=1\n")],
     )
     .unwrap();
     let all = c.warnings.join("\n");
