@@ -44,8 +44,8 @@ enum What {
     },
     /// Every loss that a scheme promises to survive.
     Losses,
-    /// Each scheme, each way to lose a node, in each phase of a checkpoint's life. The programs need
-    /// the feature `faults`.
+    /// Each scheme, each way to lose a node, in each phase of a checkpoint's life. The programs
+    /// need the feature `faults`.
     Phases {
         /// Nodes that are used; 3 more are spares.
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(4..=16))]
