@@ -3,7 +3,8 @@
 //!
 //! A member's share has two threads for each strip of the set. One sends this member's bytes to the
 //! members that hold their parities; the other adds up the blocks that come, and writes the
-//! redundancy file. Neither waits for the other, nor for those of another strip.
+//! redundancy file. Neither waits for the other, nor for those of another strip. Where there is
+//! next to nothing to send ([`Pace::is_brief`]) one thread does both in turn.
 //! [`scrfs::redundancy::plan`] has the order of the blocks.
 
 use std::cmp::Reverse;
@@ -123,6 +124,13 @@ impl Share<'_> {
     fn exchange(&self, files: &Files) -> Result<Encoded, JobError> {
         let mut reader = Reader::new(files, self.daemon);
         let mut writer = RedundancyWriter::create(self.id, self.member, self.me, self.record, self.daemon)?;
+        if self.pace.is_brief {
+            for strip in Strip::all(self.pace.strips, self.pace.block as u64) {
+                reader = self.give(strip, reader)?;
+                writer = self.keep(strip, writer)?;
+            }
+            return Ok((reader.finish()?, Some(writer.finish()?)));
+        }
         let ended: Vec<_> = std::thread::scope(|scope| {
             let strips = Strip::all(self.pace.strips, self.pace.block as u64);
             let begun = strips.map(|strip| self.begin_strip(scope, strip, reader.beside(), writer.beside()));

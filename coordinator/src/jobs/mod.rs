@@ -175,21 +175,10 @@ struct Shares {
 
 impl Shares {
     fn run(&self) -> JobResult {
-        let results: Vec<_> = std::thread::scope(|scope| {
-            let begun = |at: &u32| {
-                let at = *at;
-                let thread = encode::begin(scope, move || self.share(at));
-                // All others wait for this one.
-                thread.inspect_err(|error| self.peers(at).fail(error.reason()))
-            };
-            let threads: Vec<_> = self.here.iter().map(|at| (*at, begun(at))).collect();
-            let ended = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|_| Err(panicked()));
-            threads.into_iter().map(|(at, thread)| (at, thread.and_then(ended))).collect()
-        });
         let mut output = JobOutput::Done;
         let mut failure: Option<JobError> = None;
         let (mut bad, mut moved) = (Vec::new(), false);
-        for (at, result) in results {
+        for (at, result) in self.results() {
             moved |= result.as_ref().is_err_and(JobError::is_moved);
             bad.extend(result.as_ref().is_err_and(|error| self.is_bad(at, error)).then_some(at));
             match result {
@@ -201,6 +190,24 @@ impl Shares {
         }
         failure.map_or(Ok(output), |error| {
             Err(JobFailure { reason: error.reason(), bad, moved, full: error.no_room() })
+        })
+    }
+
+    /// How each share has ended. They run at the same time; a single one in this thread.
+    fn results(&self) -> Vec<(u32, Result<JobOutput, JobError>)> {
+        if let [at] = self.here[..] {
+            return vec![(at, self.share(at))];
+        }
+        std::thread::scope(|scope| {
+            let begun = |at: &u32| {
+                let at = *at;
+                let thread = encode::begin(scope, move || self.share(at));
+                // All others wait for this one.
+                thread.inspect_err(|error| self.peers(at).fail(error.reason()))
+            };
+            let threads: Vec<_> = self.here.iter().map(|at| (*at, begun(at))).collect();
+            let ended = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|_| Err(panicked()));
+            threads.into_iter().map(|(at, thread)| (at, thread.and_then(ended))).collect()
         })
     }
 

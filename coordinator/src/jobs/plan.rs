@@ -16,6 +16,9 @@ const TAKEN_MAX: usize = 12 << 20;
 const STRIP_BLOCK_MIN: usize = 128 << 10;
 /// Blocks of a strip, at least: fewer are sooner encoded than threads for them are begun.
 const STRIP_BLOCKS_MIN: u64 = 4;
+/// Members of more bytes are encoded by several threads each. What is less is encoded sooner than
+/// these are begun.
+const BRIEF_MAX: u64 = 256 << 10;
 /// File systems keep data in pages: blocks of whole ones are read and written without a rest.
 const PAGE: usize = 4096;
 
@@ -28,18 +31,22 @@ pub struct Pace {
     pub window: u32,
     /// Strips that are encoded at a time.
     pub strips: u32,
+    /// All that one member gives to another is within the window: one thread may give everything
+    /// before it takes anything, and waits for nobody who waits for it.
+    pub is_brief: bool,
 }
 
 impl Pace {
     /// In blocks of `block` bytes, or in smaller ones where what is on its way to a member would
     /// take too much memory; in up to `threads` strips.
     pub fn of(payloads: &Payloads, block: usize, threads: u32) -> Self {
-        let (senders, held, longest) = match payloads {
-            Payloads::None => (1, 1, 0),
-            Payloads::Copies { lengths } => (1, 1, lengths.iter().copied().max().unwrap_or(0)),
+        // `columns`: of each block of the payload, so many come from one member to another.
+        let (senders, held, longest, columns) = match payloads {
+            Payloads::None => (1, 1, 0, 1),
+            Payloads::Copies { lengths } => (1, 1, lengths.iter().copied().max().unwrap_or(0), 1),
             Payloads::Parities(geometry, _) => {
                 let (n, k) = (geometry.members(), geometry.parities());
-                (n - 1, k * (n - k), geometry.chunk())
+                (n - 1, k * (n - k), geometry.chunk(), k)
             }
         };
         // While one block of each sender is added the next one comes.
@@ -52,7 +59,10 @@ impl Pace {
         let most = if most > PAGE { most - most % PAGE } else { most };
         let block = block.min(most).max(1);
         let window = (taken / block).saturating_sub(held) / senders;
-        Self { block, window: saturated(window as u64).clamp(2, WINDOW), strips }
+        let window = saturated(window as u64).clamp(2, WINDOW);
+        let given = longest.div_ceil(block as u64).saturating_mul(columns as u64);
+        let is_brief = strips == 1 && longest <= BRIEF_MAX && given <= u64::from(window);
+        Self { block, window, strips, is_brief }
     }
 }
 
@@ -90,6 +100,8 @@ pub fn len(block: &Range<u64>) -> usize {
 #[cfg(test)]
 mod tests {
     use scrfs::dataset::Scheme;
+    use scrfs::redundancy::geometry::Strip;
+    use scrfs::redundancy::plan::gifts;
 
     use super::*;
 
@@ -98,17 +110,22 @@ mod tests {
         Pace::of(&set, 1 << 20, threads)
     }
 
+    /// In one strip.
+    fn long(block: usize, window: u32) -> Pace {
+        Pace { block, window, strips: 1, is_brief: false }
+    }
+
     /// Whatever the set's size, and whatever is set for a block.
     #[test]
     fn what_comes_to_a_member_has_room() {
-        assert_eq!(parities(2, 1, 1), Pace { block: 1 << 20, window: 8, strips: 1 });
-        assert_eq!(parities(4, 1, 1), Pace { block: 1 << 20, window: 3, strips: 1 });
-        assert_eq!(parities(8, 1, 1), Pace { block: (12 << 20) / 21 / PAGE * PAGE, window: 2, strips: 1 });
+        assert_eq!(parities(2, 1, 1), long(1 << 20, 8));
+        assert_eq!(parities(4, 1, 1), long(1 << 20, 3));
+        assert_eq!(parities(8, 1, 1), long((12 << 20) / 21 / PAGE * PAGE, 2));
         let copies = Payloads::of(Scheme::Partner, &[1, 1]).unwrap();
         assert_eq!(Pace::of(&copies, 1 << 20, 1).window, 8);
         for (n, k) in (2..200).flat_map(|n| (1..n.min(9)).map(move |k| (n, k))) {
             for threads in [1, 2, 5, 64] {
-                let Pace { block, window, strips } = parities(n, u8::try_from(k).unwrap(), threads);
+                let Pace { block, window, strips, .. } = parities(n, u8::try_from(k).unwrap(), threads);
                 let blocks = strips as usize * ((n - 1) * window as usize + k * (n - k));
                 let most = if strips > 1 { 2 * TAKEN_MAX } else { TAKEN_MAX };
                 assert!(blocks * block <= most, "{n} members, {k} parities, {strips} strips");
@@ -124,5 +141,33 @@ mod tests {
         let copies = |bytes| Payloads::of(Scheme::Partner, &[bytes, 0, 1]).unwrap();
         let of = |bytes| Pace::of(&copies(bytes), 1 << 20, 8).strips;
         assert_eq!([0, (8 << 20) - 1, 8 << 20, 1 << 30].map(of), [1, 1, 2, 8]);
+    }
+    /// Else one thread would wait for credit from who waits for what it gives.
+    #[test]
+    fn who_gives_all_before_it_takes_has_credit_for_all() {
+        let tiny = |n: usize, k: u8, bytes: u64, block: usize| {
+            let lengths = vec![bytes; n];
+            let set = Payloads::of(Scheme::ReedSolomon { failures: k }, &lengths).unwrap();
+            let pace = Pace::of(&set, block, 1);
+            let most = (0..n).flat_map(|me| {
+                let strip = Strip::all(1, pace.block as u64).next().unwrap();
+                let mut given = vec![0; n];
+                gifts(&set, &lengths, me, strip).flat_map(|gift| gift.to).for_each(|to| given[to] += 1);
+                given
+            });
+            (pace, most.max().unwrap_or(0))
+        };
+        let mut brief = 0;
+        for (n, k) in (2..40).flat_map(|n| (1..n.min(9)).map(move |k| (n, k))) {
+            for (bytes, block) in [(0, 1), (1, 1), (100, 7), (4096, 4096), (4096, 100), (1 << 20, 1 << 20)] {
+                let (pace, most) = tiny(n, u8::try_from(k).unwrap(), bytes, block);
+                assert!(!pace.is_brief || most <= pace.window, "{n} members, {k} parities, {bytes} bytes");
+                brief += u32::from(pace.is_brief);
+            }
+        }
+        assert!(brief > 500, "{brief}");
+        let copies = |bytes, block| Pace::of(&Payloads::of(Scheme::Partner, &[bytes, 1]).unwrap(), block, 1);
+        assert!(copies(8 * 4096, 4096).is_brief && !copies(8 * 4096 + 1, 4096).is_brief);
+        assert!(copies(BRIEF_MAX, 1 << 20).is_brief && !copies(BRIEF_MAX + 1, 1 << 20).is_brief);
     }
 }
